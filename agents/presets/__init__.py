@@ -1,0 +1,1 @@
+"""The presets: runs as data."""

@@ -1,0 +1,1 @@
+"""GRPO with fused per-group gradients."""

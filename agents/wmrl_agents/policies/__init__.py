@@ -1,0 +1,1 @@
+"""Policies: what samples and what is trained."""

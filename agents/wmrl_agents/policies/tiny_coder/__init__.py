@@ -1,0 +1,1 @@
+"""A language model small enough for two processor cores."""

@@ -1,0 +1,1 @@
+"""Gymnasium environments whose reward is expensive to execute."""

@@ -1,0 +1,86 @@
+"""The words of the environment: the task as the agent sees it, and the outcome of a reply."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pandas as pd
+
+from wmrl_envs.autoresearch.competition import Competition
+from wmrl_envs.evaluation import Evaluation
+
+__all__ = ["AGENT_SYSTEM_PROMPT", "cut_middle", "outcome_text", "task_text"]
+
+AGENT_SYSTEM_PROMPT = """\
+You are a machine-learning engineer who solves competitions with Python programs.
+Reply with exactly one complete program in a ```python block. It is run as it stands, in a fresh sandbox without
+network. It reads the public files from the folder named by the environment variable DATA_DIR and writes its
+submission as CSV to the path named by SUBMISSION_PATH. You then see what happened and may send a better program."""
+
+_WHAT_TO_SUBMIT = {
+    "probability": "the probability of class 1",
+    "label": "the predicted label",
+    "number": "the predicted number",
+}
+_COLUMNS_SHOWN = 6
+
+
+@lru_cache(maxsize=256)
+def task_text(competition: Competition) -> str:
+    """The observation of turn 0: description, metric, files and their columns, and where to write."""
+    metric = competition.metric
+    lines = [
+        f"# {competition.title} ({competition.category})",
+        competition.description,
+        f"Metric: {metric.name}, {metric.direction}. Submit {_WHAT_TO_SUBMIT[metric.prediction]}.",
+        "Files in DATA_DIR:",
+    ]
+    for path in sorted(competition.public_dir.iterdir()):
+        if path.suffix == ".csv":
+            lines.append(f"- {path.name}: {_columns(path)}")
+        elif path.name != "description.md":
+            lines.append(f"- {path.name}")
+    lines.append("Write the submission to SUBMISSION_PATH.")
+    return "\n".join(lines)
+
+
+def _columns(path: object) -> str:
+    columns = [str(column) for column in pd.read_csv(path, nrows=0).columns]
+    if len(columns) > _COLUMNS_SHOWN + 1:
+        hidden = len(columns) - _COLUMNS_SHOWN
+        columns = [*columns[: _COLUMNS_SHOWN - 1], f"... {hidden} more", columns[-1]]
+    return ", ".join(columns)
+
+
+def outcome_text(evaluation: Evaluation, competition: Competition, *, max_chars: int = 4000) -> str:
+    """The observation after a reply with code; a world model is asked for the same words.
+
+    Args:
+        evaluation: What happened, or what is predicted to happen.
+        competition: The competition.
+        max_chars: Longest stretch of each output stream that is shown; the middle of longer ones is cut.
+    """
+    lines = [f"status: {evaluation.status}"]
+    grade, outcome = evaluation.grade, evaluation.outcome
+    if grade is not None and grade.status == "ok":
+        lines.append(f"{competition.metric.name}: {grade.score:.4f}")
+        lines.append(f"percentile: {grade.percentile:.2f}")
+    elif grade is not None and grade.message:
+        lines.append(f"message: {grade.message}")
+    if outcome is not None:
+        for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+            if text.strip():
+                lines.append(f"{name}:\n{cut_middle(text.strip(), max_chars)}")
+    return "\n".join(lines)
+
+
+def cut_middle(text: str, max_chars: int) -> str:
+    """Cut the middle out of a long text: an error's last line says what failed, its first where.
+
+    The result is never longer than ``max_chars`` plus the note on what was cut.
+    """
+    if len(text) <= max_chars:
+        return text
+    head = max_chars // 3
+    tail = max_chars - head
+    return f"{text[:head]}\n[... {len(text) - max_chars} characters cut ...]\n{text[len(text) - tail :]}"

@@ -1,0 +1,1 @@
+"""Where competitions come from."""

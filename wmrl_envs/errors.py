@@ -1,0 +1,26 @@
+"""Errors that WMRL raises on bad input: one clear sentence each, all of one family."""
+
+__all__ = ["CompetitionError", "ConfigError", "MissingExtraError", "SandboxError", "WMRLError"]
+
+
+class WMRLError(Exception):
+    """Base of every error that a user can cause; the command line prints its sentence and exits with 2."""
+
+
+class ConfigError(WMRLError):
+    """A setting is unknown, of the wrong type, or out of its range."""
+
+
+class CompetitionError(WMRLError):
+    """A competition is unknown, or its folder is not what the format says."""
+
+
+class SandboxError(WMRLError):
+    """The sandbox cannot be had on this machine as it was asked for."""
+
+
+class MissingExtraError(WMRLError):
+    """An optional package is needed; the sentence names the extra that installs it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"This needs the package '{package}': install it with  pip install 'wmrl[{extra}]'.")

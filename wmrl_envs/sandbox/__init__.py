@@ -1,0 +1,1 @@
+"""Sandboxes: where hostile code runs."""

@@ -1,0 +1,1 @@
+"""World-model rewards: prediction, anchors, debiasing, fusion."""

@@ -1,0 +1,70 @@
+"""The world-model seam: `PredictionRequest` in, `Prediction` out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from wmrl_envs.evaluation import Evaluation
+
+__all__ = ["Prediction", "PredictionRequest", "WorldModel", "check_world_model"]
+
+
+@dataclass(frozen=True)
+class PredictionRequest:
+    """One question to a world model: what would come of this?
+
+    Attributes:
+        task: Text of the task, as the agent saw it.
+        solution: Source text of the solution to judge, if the task is solved by code.
+        frames: Video frames, uint8 of shape (T, H, W, 3), if the task is embodied.
+        history: What went before: for text the earlier (solution, observation) pairs of the episode, for a
+            classic environment its (observation, action) pairs.
+        context: Anything that a world model may use besides; AutoResearch requests carry
+            ``{"competition": Competition, "split": "public" | "private"}``.
+    """
+
+    task: str
+    solution: str | None = None
+    frames: Any = None
+    history: Sequence[Any] = ()
+    context: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A world model's answer.
+
+    Attributes:
+        score: Predicted score in [0, 1]; None where none could be had (never 0 in that case).
+        outcome: The predicted evaluation, for models that predict outcomes rather than bare scores.
+        samples: Scores of the single samples that ``score`` was made from, if there were several.
+        error: Why there is no score.
+    """
+
+    score: float | None
+    outcome: Evaluation | None = None
+    samples: Sequence[float] = ()
+    error: str | None = None
+
+
+@runtime_checkable
+class WorldModel(Protocol):
+    """Anything that predicts scores: a prompted or trained language model, a regressor, Robometer."""
+
+    def predict(self, requests: Sequence[PredictionRequest]) -> list[Prediction]:
+        """Predict a batch.
+
+        Args:
+            requests: Any number of requests.
+
+        Returns:
+            One prediction per request, in their order; failures are predictions without a score.
+        """
+        ...
+
+
+def check_world_model(world_model: WorldModel) -> None:
+    """Placeholder, replaced in this package's first commit."""
+    raise NotImplementedError
