@@ -1,0 +1,56 @@
+# Everything starts from a fresh clone with nothing but Python 3.11+ (and its venv module):
+#   make train    set up, train the default agent, evaluate it, write the report
+#   make test     set up, then ruff, mypy, import-linter and pytest
+#   make docs     the documentation as a site, in site/
+#   make clean    remove what the above made, except runs/
+
+PYTHON ?= python3
+PRESET ?= default
+RUN_DIR ?= runs/$(PRESET)-$(shell date +%Y%m%d-%H%M%S)
+# Any further flag of `wmrl train`, as in  make train ARGS="--seed 1 --steps 10"
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+REQUIREMENTS := setup.cfg pyproject.toml constraints.txt
+
+.PHONY: train test train-check docs clean system
+.DELETE_ON_ERROR:
+
+train: system $(VENV)/installed
+	$(BIN)/wmrl train --preset $(PRESET) --run-dir $(RUN_DIR) $(ARGS)
+
+test: system $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+docs: $(VENV)/installed-dev
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+
+system:
+	@.ci/bubblewrap
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "WMRL needs Python 3.11 or newer: name one, as in  make train PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "$(PYTHON) lacks its venv module: install it (on Debian and Ubuntu the package python3-venv)." >&2; exit 2; }
+	@echo "Creating the environment $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(REQUIREMENTS) | $(BIN)/python
+	@echo "Installing WMRL and what it needs into $(VENV); most of it is torch ..."
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(REQUIREMENTS) | $(BIN)/python
+	@echo "Installing WMRL, what it needs and the tools for development into $(VENV); most of it is torch ..."
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $(VENV)/installed $@
