@@ -1,1 +1,1 @@
-"""GRPO with fused per-group gradients."""
+"""GRPO with fused per-group gradients: `config`, `trainer`, `rollouts`, `gradients`, `checkpoint`."""

@@ -1,0 +1,369 @@
+"""`GRPOConfig`: everything that one run is made of, checked before anything expensive starts.
+
+The defaults are the paper's settings; the presets in ``agents/presets`` scale them to other machines. There is
+no switch for dividing advantages by their standard deviation: it would erase the weights of inverse-variance
+fusion. There is none for top-p or top-k either: the gradient is that of the whole distribution.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import math
+import textwrap
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from wmrl_envs.errors import ConfigError
+
+__all__ = ["GRPOConfig", "field_docs", "load_preset", "load_settings", "preset_names", "save_config"]
+
+RewardSource = Literal["real", "world_model", "mixture", "wmrl", "anchors_alone"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOConfig:
+    """Settings of one training run.
+
+    Example:
+        >>> GRPOConfig(group_size=4, steps=2).group_size
+        4
+        >>> GRPOConfig.from_mapping({"grup_size": 4})
+        Traceback (most recent call last):
+        wmrl_envs.errors.ConfigError: Unknown setting 'grup_size': did you mean 'group_size'?
+
+    Raises:
+        ConfigError: A value has the wrong type or is out of its range.
+    """
+
+    # The agent, its judge and its tasks
+    policy: str = "tiny-coder"
+    """Agent to train: 'tiny-coder', a Hugging Face directory, or a name on the hub."""
+    world_model: str = "tiny-coder-world-model"
+    """Language model that predicts outcomes, named likewise."""
+    competitions: tuple[str, ...] | None = None
+    """Names or folders of the competitions to train on; none means every bundled one of the train split."""
+    data_root: str | None = None
+    """Folder of competition folders in which the names are looked up; none means the bundled ones."""
+    seed: int = 0
+    """Every draw of the run follows from this number."""
+
+    # One step
+    steps: int = 100
+    """Optimiser steps in all, those before a resume included."""
+    groups_per_step: int = 8
+    """Groups (tasks drawn) in a step."""
+    group_size: int = 8
+    """Trajectories in a group."""
+    max_turns: int = 4
+    """Turns in a trajectory at most."""
+    trajectory_score: Literal["final", "best"] = "final"
+    """Score of a trajectory: that of its last turn with code, or of its best turn."""
+    max_new_tokens: int = 4096
+    """Tokens in a reply at most."""
+    max_observation_tokens: int = 1024
+    """Tokens in an observation at most; the middle of longer ones is cut."""
+    temperature: float = 1.0
+    """Sampling temperature."""
+    generation_batch: int = 64
+    """Prompts in one call of the policy at most."""
+
+    # The optimiser
+    learning_rate: float = 1e-6
+    """Constant learning rate of AdamW."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay; 0, because the KL term already holds the policy near its reference."""
+    max_grad_norm: float | None = None
+    """Gradients longer than this are shortened to it; none leaves them as they are."""
+    kl_coefficient: float = 0.04
+    """Weight of the KL divergence to the frozen starting policy."""
+    entropy_coefficient: float = 0.002
+    """Weight of the entropy bonus."""
+    loss_reduction: Literal["sum", "sequence_mean"] = "sum"
+    """Over a trajectory's own tokens: their sum, or their mean."""
+    micro_batch: int = 8
+    """Trajectories in one backward pass; changes memory and speed, never the gradient."""
+
+    # Rewards
+    reward_source: RewardSource = "wmrl"
+    """Execution of every group, of none, the uncorrected mixture, WMRL, or WMRL's anchor groups alone."""
+    debias: bool = True
+    """Online Debiasing (only with reward_source wmrl)."""
+    denoise: bool = True
+    """Inverse-Variance Denoising (only with reward_source wmrl)."""
+    anchor_fraction: float = 0.1
+    """Share of the groups that are executed for real; at least one is."""
+    min_pairs: int = 200
+    """The debiasing map is the identity until there are this many pairs."""
+    refit_every: int = 64
+    """New pairs after which the map is fitted again."""
+    debias_window: int | None = None
+    """The map is fitted to this many of the latest pairs; none means all of them."""
+    debias_method: Literal["regression", "inverse"] = "regression"
+    """Isotonic regression of real on predicted scores (Eq. 4), or the inverse of the other one."""
+    anchor_window: int = 64
+    """Anchor groups over which the noise of the world model is measured."""
+    max_anchor_weight: float = 4.0
+    """Upper bound of rho."""
+    warmup_groups: int = 8
+    """Anchor groups scored with a fitted map until rho leaves 1."""
+    missing: Literal["execute", "drop"] = "execute"
+    """A trajectory without a prediction is executed for real, or left out of its group."""
+    world_model_context: int = 12288
+    """Tokens that the world model reads at most."""
+    world_model_max_new_tokens: int = 1024
+    """Tokens that the world model writes at most."""
+
+    # Execution
+    sandbox: Literal["bubblewrap", "unsafe"] = "bubblewrap"
+    """Where solutions run; 'unsafe' is a plain subprocess with no protection at all."""
+    timeout_s: float = 60.0
+    """Wall time of one execution."""
+    memory_bytes: int = 2 * 1024**3
+    """Memory of one execution."""
+    workers: int | None = None
+    """Executions at once; none means one per core."""
+    execution_cache: str | None = None
+    """File of stored executions; none keeps one in the run directory."""
+
+    # The machine
+    device: str = "cpu"
+    """Where the policy lives: 'cpu', 'cuda', 'cuda:1', ..."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Number format of the weights."""
+    threads: int | None = None
+    """Threads that torch computes with; none leaves that to torch."""
+
+    # The run
+    checkpoint_every: int = 1
+    """Steps between checkpoints; the last step always makes one."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept, the newest ones."""
+    evaluate_before: bool = True
+    """Whether `wmrl train` evaluates the policy on the private half before training."""
+    evaluate_after: bool = True
+    """Whether it does so after training."""
+    evaluation_repeats: int = 8
+    """Trajectories per competition in an evaluation."""
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            object.__setattr__(self, name, _checked(name, value))
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any]) -> GRPOConfig:
+        """Make a config from a mapping, as read from YAML or the command line.
+
+        Raises:
+            ConfigError: A key is unknown, or a value is wrong.
+        """
+        for name in settings:
+            if name not in _types():
+                raise ConfigError(_unknown(str(name)))
+        return cls(**settings)
+
+    def replace(self, **changes: Any) -> GRPOConfig:
+        """A copy with some settings changed."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def uses_world_model(self) -> bool:
+        """Whether anything in this run is predicted."""
+        return self.reward_source in ("world_model", "mixture", "wmrl")
+
+
+_MINIMA: dict[str, float] = {
+    "steps": 1,
+    "groups_per_step": 1,
+    "group_size": 2,
+    "max_turns": 1,
+    "max_new_tokens": 1,
+    "max_observation_tokens": 16,
+    "generation_batch": 1,
+    "weight_decay": 0,
+    "kl_coefficient": 0,
+    "entropy_coefficient": 0,
+    "micro_batch": 1,
+    "min_pairs": 2,
+    "refit_every": 1,
+    "debias_window": 2,
+    "anchor_window": 1,
+    "max_anchor_weight": 1,
+    "warmup_groups": 1,
+    "world_model_context": 128,
+    "world_model_max_new_tokens": 1,
+    "memory_bytes": 64 * 1024**2,
+    "workers": 1,
+    "threads": 1,
+    "checkpoint_every": 1,
+    "keep_checkpoints": 1,
+    "evaluation_repeats": 1,
+    "seed": 0,
+}
+_POSITIVE = ("temperature", "learning_rate", "max_grad_norm", "anchor_fraction", "timeout_s")
+_WHY_NOT = {
+    **dict.fromkeys(
+        (
+            "scale_rewards",
+            "normalize_std",
+            "normalize_advantages",
+            "norm_adv_by_std_in_grpo",
+            "grpo_norm_by_std",
+        ),
+        "advantages are never divided by their standard deviation, which would erase the fusion weights",
+    ),
+    **dict.fromkeys(
+        ("top_p", "top_k"), "replies are sampled from the whole distribution, the one that the gradient is of"
+    ),
+}
+
+
+def _unknown(name: str) -> str:
+    if name in _WHY_NOT:
+        return f"There is no setting '{name}': {_WHY_NOT[name]}."
+    close = difflib.get_close_matches(name, _types(), n=1)
+    hint = f"did you mean '{close[0]}'?" if close else "see `wmrl train --help` for all of them."
+    return f"Unknown setting '{name}': {hint}"
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(GRPOConfig)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value in its field's own type, within its range."""
+    value = _coerced(name, value, _types()[name])
+    if value is None:
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number, not {value}.")
+    if name in _MINIMA and value < _MINIMA[name]:
+        raise ConfigError(f"{name} must be at least {_MINIMA[name]}, not {value}.")
+    if name in _POSITIVE and value <= 0:
+        raise ConfigError(f"{name} must be above 0, not {value}.")
+    if name == "anchor_fraction" and value > 1:
+        raise ConfigError(f"anchor_fraction must be at most 1, not {value}.")
+    if value == ():
+        raise ConfigError(f"{name} names nothing: give at least one, or leave it out for all.")
+    return value
+
+
+def _coerced(name: str, value: Any, kind: Any) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        inner, _ = get_args(kind)
+        return None if value in (None, "none", "None") else _coerced(name, value, inner)
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ConfigError(f"{name} must be one of {', '.join(get_args(kind))}, not {value!r}.")
+        return value
+    if get_origin(kind) is tuple:
+        return _names(name, value)
+    if kind is bool:
+        return _truth(name, value)
+    if kind is str:
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"{name} must be a text, not {value!r}.")
+        return value
+    return _number(name, value, kind)
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ConfigError(f"{name} must be a list of names, not {value!r}.")
+    return tuple(part for part in parts if part)
+
+
+def _truth(name: str, value: Any) -> bool:
+    known = {"true": True, "false": False, "yes": True, "no": False}
+    truth = known.get(str(value).lower())
+    if truth is None:
+        raise ConfigError(f"{name} must be true or false, not {value!r}.")
+    return truth
+
+
+def _number(name: str, value: Any, kind: type) -> Any:
+    what = "a whole number" if kind is int else "a number"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ConfigError(f"{name} must be {what}, not {value!r}.")
+    try:
+        number = float(value)  # YAML reads 1e-6 as a text, the command line everything
+    except ValueError:
+        raise ConfigError(f"{name} must be {what}, not {value!r}.") from None
+    if kind is float:
+        return number
+    if not number.is_integer():
+        raise ConfigError(f"{name} must be a whole number, not {value!r}.")
+    return int(number)
+
+
+def field_docs() -> dict[str, str]:
+    """The sentence under each field, for the command line's help."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(GRPOConfig))).body
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            docs[field.target.id] = ast.literal_eval(text.value)  # type: ignore[attr-defined]
+    return docs
+
+
+def preset_names() -> list[str]:
+    """Names of the presets that come with the package."""
+    folder = resources.files("wmrl_agents.presets")
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """Settings of a preset.
+
+    Raises:
+        ConfigError: There is no such preset; the sentence lists those that are.
+    """
+    if name not in preset_names():
+        raise ConfigError(f"Unknown preset '{name}': choose one of {', '.join(preset_names())}.")
+    return _mapping(resources.files("wmrl_agents.presets").joinpath(f"{name}.yaml").read_text("utf-8"), name)
+
+
+def load_settings(path: str | Path) -> dict[str, Any]:
+    """Settings in a YAML file.
+
+    Raises:
+        ConfigError: The file cannot be read, or does not hold settings.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(f"There is no config file {path}.")
+    return _mapping(path.read_bytes().decode("utf-8", errors="replace"), str(path))
+
+
+def _mapping(text: str, name: str) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{name} must hold settings, one 'name: value' a line.")
+    return settings
+
+
+def save_config(config: GRPOConfig, path: Path) -> None:
+    """Write all settings to a YAML file that `load_settings` reads back to the same config."""
+    settings = dataclasses.asdict(config)
+    if config.competitions is not None:
+        settings["competitions"] = list(config.competitions)
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
