@@ -12,7 +12,7 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --constraint constraints.txt
 REQUIREMENTS := setup.cfg pyproject.toml constraints.txt
 
 .PHONY: train test train-check docs clean system
@@ -37,7 +37,7 @@ clean:
 system:
 	@.ci/bubblewrap
 
-$(BIN)/python:
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "WMRL needs Python 3.11 or newer: name one, as in  make train PYTHON=python3.12" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
@@ -45,12 +45,12 @@ $(BIN)/python:
 	@echo "Creating the environment $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/installed: $(REQUIREMENTS) | $(BIN)/python
+$(VENV)/installed: $(REQUIREMENTS) | $(BIN)/pip
 	@echo "Installing WMRL and what it needs into $(VENV); most of it is torch ..."
 	@$(PIP_INSTALL) --editable .
 	@touch $@
 
-$(VENV)/installed-dev: $(REQUIREMENTS) | $(BIN)/python
+$(VENV)/installed-dev: $(REQUIREMENTS) | $(BIN)/pip
 	@echo "Installing WMRL, what it needs and the tools for development into $(VENV); most of it is torch ..."
 	@$(PIP_INSTALL) --editable '.[dev]'
 	@touch $(VENV)/installed $@
