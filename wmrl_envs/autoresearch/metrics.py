@@ -25,12 +25,14 @@ class Metric:
         function: Maps (answers, predictions), both of shape (rows,), to a float.
         higher_is_better: Direction.
         prediction: What a submission holds: the probability of the positive class, a class label, or a number.
+        unit_interval: Whether predictions must lie in [0, 1].
     """
 
     name: str
     function: Callable[[NDArray, NDArray], float]
     higher_is_better: bool
     prediction: Prediction
+    unit_interval: bool = False
 
     def __call__(self, answers: NDArray, predictions: NDArray) -> float:
         """Score predictions against answers."""
@@ -64,8 +66,8 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric("roc_auc", _scikit("roc_auc_score"), True, "probability"),
         Metric("average_precision", _scikit("average_precision_score"), True, "probability"),
-        Metric("log_loss", _scikit("log_loss", labels=[0, 1]), False, "probability"),
-        Metric("brier", _scikit("brier_score_loss"), False, "probability"),
+        Metric("log_loss", _scikit("log_loss", labels=[0, 1]), False, "probability", unit_interval=True),
+        Metric("brier", _scikit("brier_score_loss"), False, "probability", unit_interval=True),
         Metric("accuracy", _scikit("accuracy_score"), True, "label"),
         Metric("balanced_accuracy", _scikit("balanced_accuracy_score"), True, "label"),
         Metric("f1", _scikit("f1_score", zero_division=0.0), True, "label"),

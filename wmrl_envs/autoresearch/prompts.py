@@ -7,9 +7,10 @@ from functools import lru_cache
 import pandas as pd
 
 from wmrl_envs.autoresearch.competition import Competition
+from wmrl_envs.autoresearch.replies import Reply
 from wmrl_envs.evaluation import Evaluation
 
-__all__ = ["AGENT_SYSTEM_PROMPT", "cut_middle", "outcome_text", "task_text"]
+__all__ = ["AGENT_SYSTEM_PROMPT", "cut_middle", "no_code_text", "outcome_text", "submitted_text", "task_text"]
 
 AGENT_SYSTEM_PROMPT = """\
 You are a machine-learning engineer who solves competitions with Python programs.
@@ -72,6 +73,21 @@ def outcome_text(evaluation: Evaluation, competition: Competition, *, max_chars:
             if text.strip():
                 lines.append(f"{name}:\n{cut_middle(text.strip(), max_chars)}")
     return "\n".join(lines)
+
+
+def no_code_text(reply: Reply) -> str:
+    """The observation after a reply that holds no program: what was wrong and what is expected."""
+    return (
+        f"status: no_code\nmessage: {reply.problem} Send one complete program in a ```python block, "
+        "or the word submit to keep the last result."
+    )
+
+
+def submitted_text(evaluation: Evaluation | None, competition: Competition) -> str:
+    """The observation after the episode was ended by an explicit submit."""
+    if evaluation is None:
+        return "status: submitted\nmessage: No program was sent, so the score is 0."
+    return f"status: submitted\nmessage: The last result stands.\n{outcome_text(evaluation, competition)}"
 
 
 def cut_middle(text: str, max_chars: int) -> str:

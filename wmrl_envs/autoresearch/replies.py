@@ -1,0 +1,201 @@
+"""Read an agent's reply: a program, a request for information, the wish to submit, or none of these.
+
+The rules, in their order:
+
+1. What stands before ``</think>`` is thinking; nothing in it counts.
+2. After the first block, a line that begins like an answer of the environment (``Observation:``, ``status:``)
+   or like another speaker (``User:``, ``<|im_start|>``) is invented, and so is all that follows it.
+3. Code is the last closed block labelled Python (```` ```python ````, ``py``, ``Python``, ``python3``; ``~~~``
+   will do), else the last closed block without a label or with an unknown one, else a last block that was never
+   closed: then the reply was cut, and `Reply.truncated` is set. Blocks labelled as something else
+   (``bash``, ``json``, ``text`` ...) are never run.
+4. A fence inside a triple-quoted string of the program does not close its block.
+5. Without code: a block labelled ``submit``, or a reply that is just the word ``submit``, ends the episode and
+   keeps the last evaluation. ``request_info``, alone or with the name of what is wanted, asks for information.
+6. Everything else is malformed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Reply", "ReplyKind", "parse"]
+
+ReplyKind = Literal["code", "request_info", "submit", "malformed"]
+
+_PYTHON = frozenset({"python", "py", "python3", "py3"})
+_ACTIONS = frozenset({"submit", "request_info"})
+_OTHER_LANGUAGES = frozenset(
+    "bash sh shell zsh console terminal powershell json yaml yml toml ini xml html css javascript js typescript "
+    "text txt plaintext output csv tsv markdown md diff sql r julia c cpp java rust go latex tex".split()
+)
+_OPENING = re.compile(r"^(?P<before>[^`~\n]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)$")
+_INVENTED = re.compile(
+    r"^[ \t]*(?:[#*_>]+[ \t]*)*(?:observation|status|user|human|system)[*_]*[ \t]*:|^[ \t]*<\|", re.IGNORECASE
+)
+_OUTSIDE = re.compile(r"""#.*|\"\"\"|'''|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
+_INSIDE = {quote: re.compile(rf"\\.|{quote}") for quote in ('"""', "'''")}
+_ACTION = re.compile(r"^\W*(?P<action>submit|request_info)\b[\s:(\[\"']*(?P<wanted>\w*)\W*$", re.IGNORECASE)
+
+_LONGEST_ACTION = 100
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a reply says.
+
+    Attributes:
+        kind: ``code``, ``request_info``, ``submit`` or ``malformed``.
+        code: The program; empty unless the kind is ``code``.
+        wanted: What a request for information names, in lower case; empty if it names nothing.
+        truncated: Whether the reply broke off: inside its block, or inside its thinking.
+        end: Number of characters of the reply that count. What lies beyond is an invented observation;
+            who keeps the dialogue should cut it there.
+        problem: One sentence on why a reply is malformed; empty for other kinds.
+    """
+
+    kind: ReplyKind
+    code: str = ""
+    wanted: str = ""
+    truncated: bool = False
+    end: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class _Block:
+    label: str
+    body: str
+    closed: bool
+
+
+def parse(text: str) -> Reply:
+    """Parse a reply; any text will do, and none raises.
+
+    Args:
+        text: The reply as the agent wrote it.
+
+    Returns:
+        What it says, by the rules of this module.
+    """
+    end = len(text)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return Reply("malformed", end=end, problem="The reply holds characters that are not valid Unicode.")
+    answer, thinking_open = _without_thinking(text)
+    if thinking_open:
+        return Reply("malformed", truncated=True, end=end, problem="The reply broke off while thinking.")
+    blocks, kept = _blocks(answer)
+    end -= len(answer) - kept
+    block = _choose(blocks)
+    if block is not None:
+        return Reply("code", code=block.body, truncated=not block.closed, end=end)
+    return _action(blocks, answer[:kept], end)
+
+
+def _action(blocks: list[_Block], answer: str, end: int) -> Reply:
+    """A reply without code: an action, or malformed."""
+    for block in blocks:
+        if block.label in _ACTIONS:
+            return _action([], f"{block.label} {block.body}", end)
+    match = _ACTION.match(answer.strip()) if len(answer) <= _LONGEST_ACTION else None
+    if match is None:
+        problem = "The program is empty." if _is_empty_program(blocks) else "The reply holds no program."
+        return Reply("malformed", truncated=any(not b.closed for b in blocks), end=end, problem=problem)
+    if match["action"].lower() == "submit":
+        return Reply("submit", end=end)
+    return Reply("request_info", wanted=match["wanted"].lower(), end=end)
+
+
+def _is_empty_program(blocks: list[_Block]) -> bool:
+    return any(block.label in _PYTHON and not block.body for block in blocks)
+
+
+def _without_thinking(text: str) -> tuple[str, bool]:
+    """What follows the thinking, and whether the thinking never ended."""
+    _, tag, answer = text.partition("</think>")
+    if tag:
+        return answer, False
+    return text, text.lstrip().startswith("<think>")
+
+
+def _choose(blocks: list[_Block]) -> _Block | None:
+    programs = [b for b in blocks if b.body and b.label not in _OTHER_LANGUAGES and b.label not in _ACTIONS]
+    for group in (
+        [b for b in programs if b.closed and b.label in _PYTHON],
+        [b for b in programs if b.closed],
+        programs,
+    ):
+        if group:
+            return group[-1]
+    return None
+
+
+def _blocks(text: str) -> tuple[list[_Block], int]:
+    """Fenced blocks of a text, and the number of its characters before an invented observation."""
+    lines = text.split("\n")
+    blocks: list[_Block] = []
+    number = 0
+    while number < len(lines):
+        opening = _opening(lines[number])
+        if opening is not None:
+            block, number = _read_block(lines, number, opening)
+            blocks.append(block)
+        elif blocks and _INVENTED.match(lines[number]):
+            return blocks, sum(len(line) + 1 for line in lines[:number])
+        else:
+            number += 1
+    return blocks, len(text)
+
+
+def _opening(line: str) -> re.Match[str] | None:
+    """A line that opens a block; behind prose only if it says that Python follows."""
+    match = _OPENING.match(line.rstrip())
+    if match is not None and match["before"].strip() and _label(match) not in _PYTHON:
+        return None
+    return match
+
+
+def _label(opening: re.Match[str]) -> str:
+    words = opening["info"].strip("{} \t").lstrip(".").split()
+    return words[0].lower() if words else ""
+
+
+def _read_block(lines: list[str], first: int, opening: re.Match[str]) -> tuple[_Block, int]:
+    """The block that begins at line ``first``, and the number of the line after it."""
+    fence, label = opening["fence"], _label(opening)
+    closing = _closing_line(lines, first + 1, fence)
+    last = len(lines) if closing is None else closing
+    indent = "" if opening["before"].strip() else opening["before"]
+    body = [line.removeprefix(indent).removesuffix("\r") for line in lines[first + 1 : last]]
+    code = "\n".join(body).strip("\n").rstrip()
+    if closing is None and code.endswith(fence):
+        return _Block(label, code.removesuffix(fence).rstrip(), True), last
+    return _Block(label, code, closing is not None), last + 1
+
+
+def _closing_line(lines: list[str], start: int, fence: str) -> int | None:
+    """Number of the line that closes a block: the first bare fence outside strings, else the first bare one."""
+    bare = re.compile(rf"^[ \t]*{re.escape(fence[0])}{{{len(fence)},}}\s*$")
+    fallback: int | None = None
+    quote = ""
+    for number in range(start, len(lines)):
+        if bare.match(lines[number]):
+            if not quote:
+                return number
+            fallback = number if fallback is None else fallback
+        quote = _quote_after(lines[number], quote)
+    return fallback
+
+
+def _quote_after(line: str, quote: str) -> str:
+    """The triple quote that is open after a line, given the one open before it; empty for none."""
+    position = 0
+    while match := (_INSIDE[quote] if quote else _OUTSIDE).search(line, position):
+        position = match.end()
+        if match.group() == quote:
+            quote = ""
+        elif not quote and match.group() in _INSIDE:
+            quote = match.group()
+    return quote
