@@ -1,1 +1,54 @@
-"""World-model rewards: prediction, anchors, debiasing, fusion."""
+"""World-model rewards: prediction, anchors, debiasing, denoising, fusion, and the wrapper around any env."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from wmrl_rewards.anchors import AnchorSampler
+from wmrl_rewards.debiasing import IsotonicDebiaser
+from wmrl_rewards.denoising import AnchorWeight
+from wmrl_rewards.errors import RewardError
+from wmrl_rewards.fusion import fuse, group_scale
+from wmrl_rewards.pairs import Pair, PairPool, Pairs
+from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel, check_world_model
+from wmrl_rewards.reward import WorldModelReward
+
+if TYPE_CHECKING:
+    from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
+    from wmrl_rewards.world_models.learned import LearnedWorldModel
+    from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
+    from wmrl_rewards.wrapper import WorldModelRewardWrapper
+
+__all__ = [
+    "AnchorSampler",
+    "AnchorWeight",
+    "IsotonicDebiaser",
+    "LanguageModelWorldModel",
+    "LearnedWorldModel",
+    "Pair",
+    "PairPool",
+    "Pairs",
+    "PredictedEvaluator",
+    "Prediction",
+    "PredictionRequest",
+    "RewardError",
+    "WorldModel",
+    "WorldModelReward",
+    "WorldModelRewardWrapper",
+    "check_world_model",
+    "fuse",
+    "group_scale",
+]
+
+# Imported on first use: these need gymnasium, pandas or more.
+_LAZY = {
+    "LanguageModelWorldModel": "wmrl_rewards.world_models.language_model",
+    "LearnedWorldModel": "wmrl_rewards.world_models.learned",
+    "PredictedEvaluator": "wmrl_rewards.world_models.predicted_evaluator",
+    "WorldModelRewardWrapper": "wmrl_rewards.wrapper",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,139 @@
+"""Fusion: from scores to the coefficients a with ĝ = Σ a[k, i] · s[k, i].
+
+s[k, i] is the score vector of member i of group k (the gradient of its log-probability). Every trainer
+consumes a; advantages, 1/n, weights and their normalisation are inside it.
+
+``inverse_variance`` is the paper's Equation (5) in the form that it is implemented in::
+
+    ĝ = (ρ Σ_{k∈E} ĝ_k + Σ_{k∈WM} ĝ_k) / (ρ |E| + |WM|),    ĝ_k = (1/n) Σ_i (r_i − mean r) s_i
+
+with the true scores on anchor groups E and the calibrated ones on the others. ``anchors_alone`` is the
+control that drops the predicted groups. ``rectified`` is not in the paper: all groups by their calibrated
+scores, plus c times the anchors' mean difference to the truth; c = 1 is unbiased for any world model::
+
+    ĝ = mean_all[ĝ_k(calibrated)] + c · mean_E[ĝ_k(real) − ĝ_k(calibrated)]
+
+There is no division by the standard deviation: it would erase the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wmrl_envs.evaluation import Source
+from wmrl_rewards.errors import RewardError
+
+__all__ = ["FUSION_METHODS", "FusionMethod", "fuse", "group_scale"]
+
+FusionMethod = Literal["inverse_variance", "anchors_alone", "rectified"]
+FUSION_METHODS: tuple[FusionMethod, ...] = ("inverse_variance", "anchors_alone", "rectified")
+Floats = NDArray[np.float64]
+
+
+def fuse(
+    sources: Sequence[Source],
+    real: ArrayLike,
+    calibrated: ArrayLike,
+    rho: float,
+    method: FusionMethod = "inverse_variance",
+    correction: float = 0.5,
+) -> Floats:
+    """Coefficients of one optimiser step.
+
+    Args:
+        sources: Who graded each group, of length m: ``"real"`` marks an anchor.
+        real: True scores, shape (m, n); NaN where missing. Read on anchor groups only.
+        calibrated: Calibrated scores, shape (m, n); NaN where missing. ``inverse_variance`` and
+            ``anchors_alone`` do not read them on anchor groups.
+        rho: Weight of an anchor group against a predicted one; only ``inverse_variance`` uses it.
+        method: See the module.
+        correction: The c of ``rectified``.
+
+    Returns:
+        Array a of shape (m, n). A missing member gets 0, and its group's mean and 1/n run over the members
+        left; a group with fewer than two left gets 0 and does not count in any sum of groups.
+
+    Raises:
+        RewardError: Shapes do not agree, a score is infinite, a source is unknown, or rho is not positive.
+    """
+    anchors = _anchors(sources, rho)
+    real_scores, calibrated_scores = _scores(real, len(anchors)), _scores(calibrated, len(anchors))
+    if real_scores.shape != calibrated_scores.shape:
+        raise RewardError(
+            f"real {real_scores.shape} and calibrated {calibrated_scores.shape} differ in shape."
+        )
+    if method == "rectified":
+        return _rectified(anchors, real_scores, calibrated_scores, correction)
+    if method == "inverse_variance":
+        weights = np.where(anchors, float(rho), 1.0)
+    elif method == "anchors_alone":
+        weights = anchors.astype(np.float64)
+    else:
+        raise RewardError(f"The fusion must be one of {', '.join(FUSION_METHODS)}, not {method!r}.")
+    scores = np.where(anchors[:, None], real_scores, calibrated_scores)
+    return _weighted_mean(scores, weights)
+
+
+def group_scale(sources: Sequence[Source], rho: float) -> Floats:
+    """Factors c_k = w_k · m / Σw that turn a trainer's plain mean over groups into the fused one.
+
+    Centring is linear, so scaling a group's rewards before a trainer centres them equals scaling its
+    advantages, as long as the trainer does not divide by the standard deviation.
+
+    Args:
+        sources: Who graded each group, of length m.
+        rho: Weight of an anchor group.
+
+    Returns:
+        Array of shape (m,) with mean 1.
+    """
+    weights = np.where(_anchors(sources, rho), float(rho), 1.0)
+    return np.asarray(weights * (len(weights) / weights.sum()))
+
+
+def _weighted_mean(scores: Floats, weights: Floats) -> Floats:
+    """Coefficients of Σ_k w_k ĝ_k / Σ_k w_k over the groups with at least two members."""
+    present = ~np.isnan(scores)
+    usable = present.sum(axis=1) >= 2
+    total = weights[usable].sum()
+    if total == 0:
+        return np.zeros_like(scores)
+    members = np.maximum(present.sum(axis=1, keepdims=True), 1)
+    # Centring on the lowest score first makes the advantages of equal scores exactly 0, not a rounding error.
+    lowest = np.where(present, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
+    shifted = np.where(present, scores - lowest, 0.0)
+    advantages = np.where(present, shifted - shifted.sum(axis=1, keepdims=True) / members, 0.0)
+    return np.asarray(np.where(usable, weights / total, 0.0)[:, None] * advantages / members)
+
+
+def _rectified(anchors: NDArray[np.bool_], real: Floats, calibrated: Floats, correction: float) -> Floats:
+    # On an anchor a member needs both scores: the correction compares the two on the same trajectories.
+    both = np.where(np.isnan(real), np.nan, calibrated)
+    calibrated = np.where(anchors[:, None], both, calibrated)
+    difference = np.where(anchors[:, None], real - calibrated, np.nan)
+    everyone = np.ones(len(anchors))
+    return _weighted_mean(calibrated, everyone) + correction * _weighted_mean(difference, everyone)
+
+
+def _anchors(sources: Sequence[Source], rho: float) -> NDArray[np.bool_]:
+    unknown = [source for source in sources if source not in ("real", "world_model")]
+    if unknown:
+        raise RewardError(f"A group's source must be 'real' or 'world_model', not {unknown[0]!r}.")
+    if not 0 < rho < float("inf"):
+        raise RewardError(f"The anchor weight rho must be positive and finite, not {rho}.")
+    return np.array([source == "real" for source in sources], dtype=bool)
+
+
+def _scores(scores: ArrayLike, num_groups: int) -> Floats:
+    array = np.asarray(scores, dtype=np.float64)
+    if array.ndim != 2 or len(array) != num_groups:
+        raise RewardError(
+            f"Scores of {num_groups} groups must have the shape ({num_groups}, n), not {array.shape}."
+        )
+    if np.isinf(array).any():
+        raise RewardError("A score is infinite; a missing one is NaN.")
+    return array
