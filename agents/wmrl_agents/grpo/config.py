@@ -1,8 +1,8 @@
 """`GRPOConfig`: everything that one run is made of, checked before anything expensive starts.
 
-The defaults are the paper's settings; the presets in ``agents/presets`` scale them to other machines. There is
-no switch for dividing advantages by their standard deviation: it would erase the weights of inverse-variance
-fusion. There is none for top-p or top-k either: the gradient is that of the whole distribution.
+The defaults are the paper's settings; the presets in ``agents/presets`` scale them to other machines. There
+is no switch for dividing advantages by their standard deviation: it would erase the weights of fusion. There
+is none for top-p or top-k either: the gradient is that of the whole distribution that is sampled from.
 """
 
 from __future__ import annotations

@@ -1,0 +1,259 @@
+"""Group-wise asynchronous rollouts: a group goes on when its own evaluations are there.
+
+Replies are generated on the calling thread; executions run in the executor's pool meanwhile. Each group that
+is executed is a cohort of its own; the groups that the world model plays are one cohort, because their answers
+come at once from one batch. Who generates with whom, and under which seed, therefore follows from the plan of
+the step and never from who was faster: a run is the same on a slow machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wmrl_agents.grpo.draws import derive_seed
+from wmrl_agents.policies.base import Policy, Sample
+from wmrl_envs.autoresearch.competition import Competition, Half
+from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
+from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT
+from wmrl_envs.evaluation import Evaluation, Evaluator, Solution, Source
+
+__all__ = ["Executor", "Group", "RolloutSettings", "Rollouts", "Trajectory", "score_arrays"]
+
+Wait = Iterator[list[Future[Evaluation]]]
+
+
+class Executor(Protocol):
+    """Real execution in the background."""
+
+    def submit(self, solution: Solution) -> Future[Evaluation]:
+        """Start an execution; infrastructure that fails gives an evaluation without a score."""
+        ...
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """How trajectories are rolled out; see `GRPOConfig` for the meaning of each."""
+
+    max_turns: int = 4
+    trajectory_score: TrajectoryScore = "final"
+    missing: Literal["execute", "drop"] = "execute"
+    generation_batch: int = 64
+    half: Half = "public"
+
+
+@dataclass
+class Trajectory:
+    """One episode in the making.
+
+    Attributes:
+        episode: The environment's side: turns, evaluations, the score.
+        sample: The token record so far.
+        truncated: For each turn, whether the reply hit the token limit.
+        predictions: For each turn, what the world model says where the evaluation is real.
+        rescue: Real evaluation of a trajectory for which the world model had no answer.
+    """
+
+    episode: Episode
+    sample: Sample | None = None
+    truncated: list[bool] = field(default_factory=list)
+    predictions: list[Evaluation | None] = field(default_factory=list)
+    rescue: Evaluation | None = None
+
+    @property
+    def executions(self) -> list[tuple[Solution, Evaluation]]:
+        """Everything of this trajectory that was executed for real."""
+        turns = [(t.solution, t.evaluation) for t in self.episode.turns if t.solution and t.evaluation]
+        executed = [(solution, evaluation) for solution, evaluation in turns if evaluation.source == "real"]
+        if self.rescue is not None and self.episode.scored is not None:
+            executed.append((self.episode.scored[0], self.rescue))
+        return executed
+
+    @property
+    def predicted_score(self) -> float | None:
+        """What the world model says in place of the real score, by the rule of the episode."""
+        predictions = [p for p, t in zip(self.predictions, self.episode.turns, strict=True) if t.solution]
+        scores = [None if prediction is None else prediction.score for prediction in predictions]
+        if self.episode.trajectory_score == "final":
+            return scores[-1] if scores else None
+        return max((score for score in scores if score is not None), default=None)
+
+
+@dataclass
+class Group:
+    """Trajectories on one task, evaluated by one source.
+
+    Attributes:
+        index: Number of the group in its step.
+        competition: The task.
+        source: Who evaluates its turns.
+        trajectories: Its members.
+    """
+
+    index: int
+    competition: Competition
+    source: Source
+    trajectories: list[Trajectory] = field(default_factory=list)
+
+
+class Rollouts:
+    """Plays groups of episodes.
+
+    Args:
+        policy: Who replies.
+        executor: Where solutions run; needed as soon as anything is executed.
+        predictor: The world model; needed for groups whose source it is. Where it is given, turns that
+            are executed are predicted as well, while they run.
+        settings: How to play.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        executor: Executor | None,
+        predictor: Evaluator | None,
+        settings: RolloutSettings,
+    ) -> None:
+        self.policy = policy
+        self.executor = executor
+        self.predictor = predictor
+        self.settings = settings
+
+    def play(self, groups: Sequence[Group], size: int, *, seed: int) -> None:
+        """Fill groups with ``size`` finished trajectories each.
+
+        Args:
+            groups: Groups without trajectories.
+            size: Trajectories in a group.
+            seed: Decides all sampling.
+        """
+        for group in groups:
+            group.trajectories = [self._begin(group) for _ in range(size)]
+        cohorts = [[group] for group in groups if group.source == "real"]
+        predicted = [group for group in groups if group.source == "world_model"]
+        plays = [self._play(cohort, seed) for cohort in [*cohorts, predicted] if cohort]
+        _run(plays)
+
+    def _begin(self, group: Group) -> Trajectory:
+        settings = self.settings
+        return Trajectory(
+            Episode(
+                group.competition,
+                max_turns=settings.max_turns,
+                trajectory_score=settings.trajectory_score,
+                half=settings.half,
+            )
+        )
+
+    def _play(self, cohort: Sequence[Group], seed: int) -> Wait:
+        """Play a cohort to its end; yields what it waits for, an empty list to let others go first."""
+        everyone = [trajectory for group in cohort for trajectory in group.trajectories]
+        advance = self._execute if cohort[0].source == "real" else self._predict
+        for turn in range(self.settings.max_turns):
+            live = [trajectory for trajectory in everyone if not trajectory.episode.done]
+            if live:
+                self._reply(live, derive_seed(seed, "generation", turn, cohort[0].index))
+                yield from advance([t for t in live if t.episode.waiting is not None])
+        if cohort[0].source == "world_model" and self.settings.missing == "execute":
+            yield from self._rescue(everyone)
+
+    def _reply(self, live: Sequence[Trajectory], seed: int) -> None:
+        """Let the agent say its next reply in each trajectory."""
+        prompts = [
+            self.policy.begin(AGENT_SYSTEM_PROMPT, trajectory.episode.observation)
+            if trajectory.sample is None
+            else self.policy.extend(trajectory.sample, trajectory.episode.observation)
+            for trajectory in live
+        ]
+        size = self.settings.generation_batch
+        samples: list[Sample] = []
+        for number, start in enumerate(range(0, len(prompts), size)):
+            batch_seed = derive_seed(seed, "batch", number)
+            samples += self.policy.sample(prompts[start : start + size], seed=batch_seed)
+        for trajectory, sample in zip(live, samples, strict=True):
+            trajectory.sample = sample
+            trajectory.truncated.append(sample.truncated)
+            trajectory.predictions.append(None)
+            trajectory.episode.reply(sample.text)
+
+    def _predict(self, waiting: Sequence[Trajectory]) -> Wait:
+        """Let the world model answer in place of an execution."""
+        yield []
+        for trajectory, evaluation in zip(waiting, self._ask(waiting), strict=True):
+            trajectory.episode.receive(evaluation)
+
+    def _execute(self, waiting: Sequence[Trajectory]) -> Wait:
+        """Run solutions for real and, while they run, ask the world model about them too."""
+        futures = self._submit([_solution(trajectory) for trajectory in waiting])
+        if self.predictor is not None:
+            for trajectory, prediction in zip(waiting, self._ask(waiting), strict=True):
+                trajectory.predictions[-1] = prediction
+        yield futures
+        for trajectory, future in zip(waiting, futures, strict=True):
+            trajectory.episode.receive(future.result())
+
+    def _rescue(self, everyone: Sequence[Trajectory]) -> Wait:
+        """Execute the program that should have been scored where the world model gave no score."""
+        scored = [(trajectory, trajectory.episode.scored) for trajectory in everyone]
+        lost = [(t, pair[0]) for t, pair in scored if pair is not None and pair[1].score is None]
+        futures = self._submit([solution for _, solution in lost])
+        yield futures
+        for (trajectory, _), future in zip(lost, futures, strict=True):
+            trajectory.rescue = future.result()
+
+    def _ask(self, waiting: Sequence[Trajectory]) -> list[Evaluation]:
+        assert self.predictor is not None, "groups of the world model need one"
+        return self.predictor.evaluate([_solution(t) for t in waiting]) if waiting else []
+
+    def _submit(self, solutions: Sequence[Solution]) -> list[Future[Evaluation]]:
+        assert self.executor is not None, "groups that are executed need an executor"
+        return [self.executor.submit(solution) for solution in solutions]
+
+
+def _solution(trajectory: Trajectory) -> Solution:
+    """The solution whose evaluation a trajectory waits for."""
+    assert trajectory.episode.waiting is not None
+    return trajectory.episode.waiting
+
+
+def _run(plays: Sequence[Wait]) -> None:
+    """Advance the first play that can go on; sleep only if none can."""
+    waiting: list[tuple[Wait, list[Future[Evaluation]]]] = [(play, []) for play in plays]
+    while waiting:
+        places = (i for i, (_, futures) in enumerate(waiting) if all(f.done() for f in futures))
+        place = next(places, None)
+        if place is None:
+            pending = [future for _, futures in waiting for future in futures if not future.done()]
+            wait(pending, return_when=FIRST_COMPLETED)
+            continue
+        play, _ = waiting[place]
+        futures = next(play, None)
+        waiting[place : place + 1] = [] if futures is None else [(play, futures)]
+
+
+def score_arrays(groups: Sequence[Group]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Real and predicted scores of finished groups, both of shape (groups, members), NaN where missing.
+
+    A trajectory without any program scored 0 by its own fault, whoever would have evaluated it: its real
+    score is known to be 0, nothing was predicted, and it gives no pair to learn from.
+    """
+    real = [[_real(group, trajectory) for trajectory in group.trajectories] for group in groups]
+    predicted = [[_predicted(group, trajectory) for trajectory in group.trajectories] for group in groups]
+    return np.array(real, dtype=np.float64), np.array(predicted, dtype=np.float64)
+
+
+def _real(group: Group, trajectory: Trajectory) -> float | None:
+    if trajectory.episode.scored is None or group.source == "real":
+        return trajectory.episode.score
+    return trajectory.rescue.score if trajectory.rescue is not None else None
+
+
+def _predicted(group: Group, trajectory: Trajectory) -> float | None:
+    if trajectory.episode.scored is None:
+        return None
+    return trajectory.predicted_score if group.source == "real" else trajectory.episode.score
