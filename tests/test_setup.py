@@ -1,0 +1,90 @@
+"""Setting up a machine: the system package, and what is said where it cannot be had."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOG = 'echo "${0##*/} $*" >> "$LOG"\n'
+INSTALL = "apt-get install -y -qq --no-install-recommends bubblewrap"
+
+
+@pytest.fixture
+def setup(tmp_path):
+    """Runs .ci/bubblewrap on a machine that has only the given commands."""
+
+    def run(**commands):
+        for name, script in commands.items():
+            path = tmp_path / name.replace("_", "-")
+            path.write_text(f"#!/bin/sh\n{script}")
+            path.chmod(0o755)
+        log = tmp_path / "log"
+        log.touch()
+        done = subprocess.run(
+            ["/bin/sh", ROOT / ".ci/bubblewrap"],
+            env={"PATH": str(tmp_path), "LOG": str(log)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        return done, log.read_text().splitlines()
+
+    return run
+
+
+def test_nothing_happens_where_bubblewrap_is_installed(setup):
+    done, calls = setup(bwrap="", apt_get=LOG, id="echo 0")
+    assert (done.returncode, done.stdout, done.stderr, calls) == (0, "", "", [])
+
+
+def test_root_installs_it(setup):
+    done, calls = setup(apt_get=LOG, id="echo 0")
+    assert done.returncode == 0
+    assert calls == ["apt-get update -qq", INSTALL]
+
+
+def test_others_install_it_through_sudo(setup):
+    done, calls = setup(apt_get=LOG, id="echo 1000", sudo=LOG)
+    assert done.returncode == 0
+    assert calls == ["sudo -n true", "sudo -n apt-get update -qq", f"sudo -n {INSTALL}"]
+
+
+@pytest.mark.parametrize("sudo", [{}, {"sudo": LOG + "exit 1"}], ids=["no sudo", "sudo wants a password"])
+def test_without_root_and_sudo_one_sentence_says_what_to_install(setup, sudo):
+    done, calls = setup(apt_get=LOG, id="echo 1000", **sudo)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert INSTALL in done.stderr
+    assert not any("apt-get" in call for call in calls)
+
+
+def test_dnf_stands_in_for_apt(setup):
+    done, calls = setup(dnf=LOG, id="echo 0")
+    assert done.returncode == 0
+    assert calls == ["dnf install -y -q bubblewrap"]
+
+
+def test_an_unknown_package_manager_is_left_to_the_user(setup):
+    done, _ = setup(id="echo 0")
+    assert done.returncode == 2
+    assert "bwrap" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fails", "says"),
+    [("*version_info*", "WMRL needs Python 3.11 or newer"), ("*ensurepip*", "python3-venv")],
+    ids=["too old", "no venv"],
+)
+def test_an_unfit_python_is_named(tmp_path, fails, says):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\ncase "$*" in {fails}) exit 1 ;; esac\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["make", "--silent", f"PYTHON={python}", ".venv/bin/pip"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not (tmp_path / ".venv").exists()
