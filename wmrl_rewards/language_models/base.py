@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict, runtime_checkable
+
+from wmrl_envs.errors import ConfigError
 
 __all__ = ["Generation", "LanguageModel", "Message", "Sampling"]
 
@@ -25,12 +28,25 @@ class Sampling:
         temperature: 0 means greedy.
         top_p: Nucleus mass; 1 samples from the whole distribution.
         seed: Seed of the sampling; None draws a fresh one.
+
+    Raises:
+        ConfigError: A number is out of its range.
     """
 
     max_new_tokens: int = 1024
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}.")
+        if not 0 <= self.temperature < math.inf:
+            raise ConfigError(f"temperature must be 0 (greedy) or a positive number, not {self.temperature}.")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p must lie in (0, 1], not {self.top_p}.")
+        if self.seed is not None and self.seed < 0:
+            raise ConfigError(f"seed must not be negative, but is {self.seed}.")
 
 
 @dataclass(frozen=True)
@@ -40,14 +56,17 @@ class Generation:
     Attributes:
         text: Decoded text without special tokens.
         token_ids: Sampled token ids, the end-of-turn token included if it was sampled.
-        log_probs: Their log-probabilities under the sampling distribution; empty where the engine hides them.
+        log_probs: Their log-probabilities under the sampling distribution (at temperature 0: under the
+            model's own one); empty where the engine hides them.
         finished: Whether the model ended the text itself (False: it hit ``max_new_tokens``).
+        error: Why there is no text, where there is none; one bad reply never costs the others.
     """
 
     text: str
     token_ids: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
     finished: bool = True
+    error: str | None = None
 
 
 @runtime_checkable
