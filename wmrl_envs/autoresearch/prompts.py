@@ -64,7 +64,8 @@ def outcome_text(evaluation: Evaluation, competition: Competition, *, max_chars:
     lines = [f"status: {evaluation.status}"]
     grade, outcome = evaluation.grade, evaluation.outcome
     if grade is not None and grade.status == "ok":
-        lines.append(f"{competition.metric.name}: {grade.score:.4f}")
+        if grade.score is not None:  # a world model may predict the percentile alone
+            lines.append(f"{competition.metric.name}: {grade.score:.4f}")
         lines.append(f"percentile: {grade.percentile:.2f}")
     elif grade is not None and grade.message:
         lines.append(f"message: {grade.message}")
