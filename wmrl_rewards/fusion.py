@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from wmrl_envs.evaluation import Source
 from wmrl_rewards.errors import RewardError
 
-__all__ = ["FUSION_METHODS", "FusionMethod", "fuse", "group_scale"]
+__all__ = ["FUSION_METHODS", "FusionMethod", "fuse", "group_scale", "score_matrix"]
 
 FusionMethod = Literal["inverse_variance", "anchors_alone", "rectified"]
 FUSION_METHODS: tuple[FusionMethod, ...] = ("inverse_variance", "anchors_alone", "rectified")
@@ -61,7 +61,7 @@ def fuse(
         RewardError: Shapes do not agree, a score is infinite, a source is unknown, or rho is not positive.
     """
     anchors = _anchors(sources, rho)
-    real_scores, calibrated_scores = _scores(real, len(anchors)), _scores(calibrated, len(anchors))
+    real_scores, calibrated_scores = score_matrix(real, len(anchors)), score_matrix(calibrated, len(anchors))
     if real_scores.shape != calibrated_scores.shape:
         raise RewardError(
             f"real {real_scores.shape} and calibrated {calibrated_scores.shape} differ in shape."
@@ -128,7 +128,8 @@ def _anchors(sources: Sequence[Source], rho: float) -> NDArray[np.bool_]:
     return np.array([source == "real" for source in sources], dtype=bool)
 
 
-def _scores(scores: ArrayLike, num_groups: int) -> Floats:
+def score_matrix(scores: ArrayLike, num_groups: int) -> Floats:
+    """The scores of a step as a float array of shape (num_groups, n), NaN where missing; checked."""
     array = np.asarray(scores, dtype=np.float64)
     if array.ndim != 2 or len(array) != num_groups:
         raise RewardError(

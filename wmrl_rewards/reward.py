@@ -23,7 +23,7 @@ from wmrl_rewards.anchors import AnchorSampler
 from wmrl_rewards.debiasing import DebiasingMethod, IsotonicDebiaser
 from wmrl_rewards.denoising import AnchorWeight
 from wmrl_rewards.errors import RewardError
-from wmrl_rewards.fusion import FusionMethod, fuse
+from wmrl_rewards.fusion import FusionMethod, fuse, score_matrix
 from wmrl_rewards.pairs import Pair, PairPool
 
 __all__ = ["WorldModelReward"]
@@ -103,10 +103,14 @@ class WorldModelReward:
 
         Args:
             sources: Who graded each group, of length m.
-            real: True scores, shape (m, n); NaN where missing or not executed.
+            real: True scores, shape (m, n); NaN where missing or not executed. A member of a predicted group
+                may have one all the same, because it was executed for want of a prediction, or held nothing
+                to evaluate; it enters with that score.
             predicted: Raw scores of the world model, shape (m, n); NaN where missing.
         """
         calibrated = self.calibrate(predicted)
+        # The truth needs no calibration: it stands in where it is known although nothing was predicted.
+        calibrated = np.where(np.isnan(calibrated), score_matrix(real, len(sources)), calibrated)
         return fuse(sources, real, calibrated, self.rho, self.fusion, self.correction)
 
     def observe(
@@ -132,11 +136,13 @@ class WorldModelReward:
         Raises:
             RewardError: The step was observed before, shapes do not agree, or a score is outside [0, 1].
         """
-        real_scores, predicted_scores = np.asarray(real, dtype=float), np.asarray(predicted, dtype=float)
-        if not real_scores.shape == predicted_scores.shape == (len(sources), *real_scores.shape[1:2]):
+        real_scores, predicted_scores = (
+            score_matrix(real, len(sources)),
+            score_matrix(predicted, len(sources)),
+        )
+        if real_scores.shape != predicted_scores.shape:
             raise RewardError(
-                f"{len(sources)} groups need scores of the shape ({len(sources)}, n), not "
-                f"{real_scores.shape} and {predicted_scores.shape}."
+                f"real {real_scores.shape} and predicted {predicted_scores.shape} differ in shape."
             )
         if step < self._next_step:
             raise RewardError(f"Step {step} was observed already; the next one is {self._next_step}.")
