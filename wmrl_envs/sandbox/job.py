@@ -1,11 +1,12 @@
-"""What goes into a sandbox and what comes out of it: `Job`, `Limits`, `Result`, and the `Sandbox` protocol."""
+"""What goes into a sandbox and what comes out: `Job`, `Limits`, `Result`; and the `Sandbox` protocol."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from wmrl_envs.evaluation import OutcomeStatus
 
@@ -63,7 +64,9 @@ class Result:
         peak_memory_bytes: None where the back end cannot measure it.
         submission_path: A regular file outside the sandbox, owned by the caller, who deletes it (see
             `BubblewrapSandbox.run`); None if the program left none that is safe to open.
-        message: Why, for statuses that are not ``ok``, or why a submission was refused.
+        submission_error: For a run that ended well without a usable submission: whether there was none, or
+            something that was refused (a link, a device, too large).
+        message: Why, for statuses that are not ``ok``, or why there is no submission.
     """
 
     status: OutcomeStatus
@@ -73,6 +76,7 @@ class Result:
     seconds: float = 0.0
     peak_memory_bytes: int | None = None
     submission_path: Path | None = None
+    submission_error: Literal["no_submission", "unreadable"] | None = None
     message: str = ""
 
 
@@ -82,6 +86,19 @@ class Sandbox(Protocol):
 
     limits: Limits
 
-    def run(self, job: Job) -> Result:
-        """Run one job to its end; safe to call from several threads at once."""
+    @property
+    def fingerprint(self) -> str:
+        """Changes with everything besides job that a result depends on: limits, packages, kind of sandbox."""
+        ...
+
+    def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
+        """Run one job to its end; safe to call from several threads at once.
+
+        Args:
+            job: What to run.
+            cancel: Once set, the job is killed within a moment.
+
+        Raises:
+            concurrent.futures.CancelledError: `cancel` was set before the job had ended.
+        """
         ...

@@ -1,0 +1,189 @@
+"""The Evaluator that executes: run the solution in a sandbox, grade its submission."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from weakref import WeakValueDictionary
+
+from wmrl_envs.autoresearch.competition import Competition, Half, load_competition
+from wmrl_envs.autoresearch.grading import grade
+from wmrl_envs.evaluation import Evaluation, Grade, Outcome, Solution
+from wmrl_envs.sandbox.bubblewrap import BubblewrapSandbox
+from wmrl_envs.sandbox.cache import ExecutionCache, folder_digest
+from wmrl_envs.sandbox.job import Job, Result, Sandbox
+from wmrl_envs.sandbox.pool import SandboxPool
+
+__all__ = ["SandboxEvaluator", "Usage"]
+
+
+@dataclass
+class Usage:
+    """What an evaluator was asked for; the same whether a cache was full or empty.
+
+    Attributes:
+        executions: Solutions that were to be executed, repeated and cached ones included.
+        cached: Those of them for which nothing had to run.
+        seconds: Execution time of all of them; for a cached one, the time that was recorded with it.
+    """
+
+    executions: int = 0
+    cached: int = 0
+    seconds: float = 0.0
+
+
+class SandboxEvaluator:
+    """Executes solutions in a sandbox, several at a time, and grades what they submit.
+
+    Equal solutions run once: those of one batch, those under way, and, with a cache, all that ever ran.
+
+    Args:
+        sandbox: Where solutions run; None for bubblewrap with the default limits.
+        half: Half of the test rows that is graded.
+        cache: Where results are kept between runs; None for nowhere.
+        workers: Jobs at once; None for what the processors allow.
+
+    Attributes:
+        usage: Executions and seconds so far.
+
+    Example:
+        >>> with SandboxEvaluator() as evaluator:  # doctest: +SKIP
+        ...     [evaluation] = evaluator.evaluate([Solution("breast-cancer", "print('no submission')")])
+        >>> evaluation.status  # doctest: +SKIP
+        'no_submission'
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox | None = None,
+        *,
+        half: Half = "public",
+        cache: ExecutionCache | None = None,
+        workers: int | None = None,
+    ) -> None:
+        self.sandbox = sandbox or BubblewrapSandbox()
+        self.half = half
+        self.cache = cache
+        self.usage = Usage()
+        self._pool = SandboxPool(self.sandbox, workers)
+        self._lock = threading.Lock()
+        self._usage_lock = threading.Lock()
+        # Weak: a result is shared for as long as somebody who asked for it holds on to its future.
+        self._shared: WeakValueDictionary[str, Future[Evaluation]] = WeakValueDictionary()
+
+    def __enter__(self) -> SandboxEvaluator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill what runs, drop what waits; their futures are cancelled."""
+        self._pool.close()
+
+    def evaluate(self, solutions: Sequence[Solution]) -> list[Evaluation]:
+        """Execute and grade a batch in parallel; an interrupt kills what runs and closes the evaluator.
+
+        Raises:
+            CompetitionError: A solution names a competition that does not exist.
+        """
+        try:
+            futures = [self.submit(solution) for solution in solutions]
+            return [future.result() for future in futures]
+        except KeyboardInterrupt:
+            self.close()
+            raise
+
+    def submit(self, solution: Solution, group: Hashable = None) -> Future[Evaluation]:
+        """Queue one solution and return at once.
+
+        Args:
+            solution: What to execute.
+            group: Solutions of different groups take turns in the queue.
+
+        Raises:
+            CompetitionError: The solution names a competition that does not exist.
+        """
+        competition = solution.competition
+        if not isinstance(competition, Competition):
+            competition = load_competition(competition)
+        job = Job(code=solution.code, data_dir=competition.public_dir)
+        key = ExecutionCache.key(job, self.sandbox.fingerprint)
+        with self._lock:
+            shared = self._shared.get(f"{competition.root}:{key}")
+            if shared is not None:
+                return self._follow(shared)
+            future = self._cached(competition, key) or self._pool.submit(
+                job, group, then=lambda result: self._conclude(competition, key, result, cached=False)
+            )
+            self._shared[f"{competition.root}:{key}"] = future
+            return future
+
+    def _follow(self, shared: Future[Evaluation]) -> Future[Evaluation]:
+        """A future of its own for somebody who asked for what is already under way."""
+        follower: Future[Evaluation] = Future()
+
+        def pass_on(done: Future[Evaluation]) -> None:
+            if done.cancelled():
+                follower.cancel()
+            elif (error := done.exception()) is not None:
+                follower.set_exception(error)
+            else:
+                follower.set_result(self._count(_as_cached(done.result())))
+
+        shared.add_done_callback(pass_on)
+        return follower
+
+    def _cached(self, competition: Competition, key: str) -> Future[Evaluation] | None:
+        result = None if self.cache is None else self.cache.load(key)
+        if result is None:
+            return None
+        future: Future[Evaluation] = Future()
+        future.set_result(self._conclude(competition, key, result, cached=True))
+        return future
+
+    def _conclude(self, competition: Competition, key: str, result: Result, cached: bool) -> Evaluation:
+        """Grade a result, keep it, count it, and delete its submission."""
+        try:
+            if self.cache is not None and not cached:
+                self.cache.store(key, result)
+            grade = self._grade(competition, key, result)
+        finally:
+            if result.submission_path is not None:
+                result.submission_path.unlink(missing_ok=True)
+        outcome = Outcome(result.status, result.stdout, result.stderr, result.seconds, cached)
+        error = result.message if result.status == "infrastructure" else None
+        return self._count(Evaluation(outcome, grade, source="real", error=error))
+
+    def _grade(self, competition: Competition, key: str, result: Result) -> Grade | None:
+        if result.status != "ok":
+            return None
+        if result.submission_path is None:
+            return Grade(result.submission_error or "no_submission", message=result.message)
+        if self.cache is None:
+            return grade(competition, result.submission_path, half=self.half)
+        grader = f"{competition.metric.name}:{self.half}:{folder_digest(competition.private_dir)}"
+        known = self.cache.load_grade(key, grader)
+        if known is None:
+            known = grade(competition, result.submission_path, half=self.half)
+            self.cache.store_grade(key, grader, known)
+        return known
+
+    def _count(self, evaluation: Evaluation) -> Evaluation:
+        assert evaluation.outcome is not None
+        with self._usage_lock:
+            self.usage.executions += 1
+            self.usage.cached += evaluation.outcome.cached
+            self.usage.seconds += evaluation.outcome.seconds
+        return evaluation
+
+
+def _as_cached(evaluation: Evaluation) -> Evaluation:
+    assert evaluation.outcome is not None
+    return dataclasses.replace(evaluation, outcome=dataclasses.replace(evaluation.outcome, cached=True))

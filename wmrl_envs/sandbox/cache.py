@@ -1,0 +1,154 @@
+"""What was executed once is not executed again: results by content, in one SQLite file.
+
+A solution's generators are seeded from its content, so a result is a function of code, public data, limits
+and packages; these four make the key. The recorded cost stays with the result, so that an account of
+executions and seconds is the same with a full cache as with an empty one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import sqlite3
+import tempfile
+import threading
+import zlib
+from functools import lru_cache
+from pathlib import Path
+
+from wmrl_envs.errors import SandboxError
+from wmrl_envs.evaluation import Grade
+from wmrl_envs.sandbox.job import Job, Result
+
+__all__ = ["ExecutionCache"]
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS executions (
+    key TEXT PRIMARY KEY,
+    result TEXT NOT NULL,
+    submission BLOB
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS grades (
+    key TEXT NOT NULL,
+    grader TEXT NOT NULL,
+    grade TEXT NOT NULL,
+    PRIMARY KEY (key, grader)
+) WITHOUT ROWID;
+"""
+BUSY_S = 60.0
+
+
+class ExecutionCache:
+    """Results of executions and their grades; any number of threads and processes may share the file.
+
+    Args:
+        path: The SQLite file; it and its folder are made if they do not exist. Not on a network file system.
+
+    Raises:
+        SandboxError: The file is not such a cache, or cannot be opened.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._local = threading.local()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._connection().executescript(SCHEMA)
+        except sqlite3.Error as error:
+            raise SandboxError(f"The execution cache {self.path} cannot be used: {error}.") from error
+
+    def __len__(self) -> int:
+        return int(self._connection().execute("SELECT COUNT(*) FROM executions").fetchone()[0])
+
+    @staticmethod
+    def key(job: Job, fingerprint: str) -> str:
+        """Name of a job's result.
+
+        Args:
+            job: The job.
+            fingerprint: `Sandbox.fingerprint` of where it runs.
+        """
+        code = hashlib.sha256(job.code.encode("utf-8", "surrogatepass")).hexdigest()
+        parts = [code, folder_digest(job.data_dir), fingerprint, sorted(job.env.items())]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def load(self, key: str) -> Result | None:
+        """The stored result; its submission, if any, is a new temporary file that the caller deletes."""
+        row = (
+            self._connection()
+            .execute("SELECT result, submission FROM executions WHERE key = ?", (key,))
+            .fetchone()
+        )
+        if row is None:
+            return None
+        result = Result(**json.loads(row[0]))
+        return result if row[1] is None else dataclasses.replace(result, submission_path=_write(row[1]))
+
+    def store(self, key: str, result: Result) -> None:
+        """Keep a result; the first one to be stored under a key stays.
+
+        A result with the status ``infrastructure`` says nothing about the job and is not kept.
+        """
+        if result.status == "infrastructure":
+            return
+        fields = {
+            f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "submission_path"
+        }
+        submission = result.submission_path and zlib.compress(result.submission_path.read_bytes(), 1)
+        with self._connection() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO executions VALUES (?, ?, ?)", (key, json.dumps(fields), submission)
+            )
+
+    def load_grade(self, key: str, grader: str) -> Grade | None:
+        """The stored grade of a stored result."""
+        query = "SELECT grade FROM grades WHERE key = ? AND grader = ?"
+        row = self._connection().execute(query, (key, grader)).fetchone()
+        return None if row is None else Grade(**json.loads(row[0]))
+
+    def store_grade(self, key: str, grader: str, grade: Grade) -> None:
+        """Keep a grade.
+
+        Args:
+            key: The result's key.
+            grader: Names everything that the grade depends on besides the submission.
+            grade: The grade.
+        """
+        row = (key, grader, json.dumps(dataclasses.asdict(grade)))
+        with self._connection() as connection:
+            connection.execute("INSERT OR IGNORE INTO grades VALUES (?, ?, ?)", row)
+
+    def _connection(self) -> sqlite3.Connection:
+        """One connection per thread and process: SQLite's do not survive a fork."""
+        if getattr(self._local, "pid", None) != os.getpid():
+            self._local.pid = os.getpid()
+            self._local.connection = sqlite3.connect(self.path, timeout=BUSY_S)
+            self._local.connection.execute("PRAGMA journal_mode = WAL")
+            self._local.connection.execute("PRAGMA synchronous = NORMAL")
+        return self._local.connection
+
+
+def _write(compressed: bytes) -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="wmrl-submission-", suffix=".csv")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(zlib.decompress(compressed))
+    return Path(name)
+
+
+def folder_digest(folder: Path) -> str:
+    """Hash of names and contents of all files in a folder; read again only if a file looks changed."""
+    files = sorted(path for path in folder.resolve().rglob("*") if path.is_file())
+    signature = tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
+    return _content_digest(folder.resolve(), signature)
+
+
+@lru_cache(maxsize=512)
+def _content_digest(folder: Path, signature: tuple[tuple[str, int, int], ...]) -> str:
+    total = hashlib.sha256()
+    for name, _, _ in signature:
+        with open(name, "rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(f"{Path(name).relative_to(folder)}\0{content}\0".encode())
+    return total.hexdigest()

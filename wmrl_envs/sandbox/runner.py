@@ -1,0 +1,120 @@
+"""Runs inside the sandbox, before the solution: limits, seeds, then the solution as ``__main__``.
+
+Usage: ``runner.py CHANNEL SEED FILE_BYTES PROCESSES`` in the job's folder, which holds solution.py.
+
+CHANNEL is one end of a socket pair. Through it the caller gets an open descriptor of the job's folder, so
+that it can fetch the submission when the sandbox and its file systems are gone. That message also says that
+the sandbox stands: without it a failure is the machine's, with it the solution's.
+
+This file is executed by the interpreter of the sandbox and imports nothing but its standard library.
+"""
+
+import _socket
+import array
+import random
+import resource
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from os import O_DIRECTORY, O_RDONLY, close, getcwd
+from os import open as open_descriptor
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+OPEN_FILES = 1024
+
+
+class SeedOnImport(MetaPathFinder):
+    """Seeds the global generators of numpy and torch at the moment at which the solution imports them."""
+
+    SEEDERS = {"numpy.random": "seed", "torch": "manual_seed"}  # noqa: RUF012
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Find the module as usual; for those that have generators, seed them once they are loaded."""
+        if name not in self.SEEDERS:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = SeedingLoader(spec.loader, self.SEEDERS[name], self.seed)
+        return spec
+
+
+class SeedingLoader(Loader):
+    """Loads a module with its own loader, then calls the module's seeding function."""
+
+    def __init__(self, loader: Any, seeder: str, seed: int) -> None:
+        self.loader, self.seeder, self.seed = loader, seeder, seed
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the module's own loader does."""
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As the module's own loader does, then seed."""
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        getattr(module, self.seeder)(self.seed)
+
+
+def lower_limits(file_bytes: int, processes: int) -> None:
+    """Set what only a process inside the sandbox can set; hostile code cannot raise a hard limit again."""
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_NPROC, processes),
+    ):
+        hard = resource.getrlimit(limit)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (value, value))
+
+
+def announce(channel: int) -> None:
+    """Send a descriptor of the job's folder through the channel, then close both."""
+    folder = open_descriptor(".", O_RDONLY | O_DIRECTORY)
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, channel)
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [folder]))
+    connection.sendmsg([b"."], [rights])
+    connection.close()
+    close(folder)
+
+
+def show_without_runner(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    """Print a traceback that begins with the solution's own first frame."""
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    sys.__excepthook__(kind, error.with_traceback(frames), frames)
+
+
+def load(path: str, folder: str) -> tuple[CodeType, ModuleType]:
+    """Compile the solution and make the module that it will be."""
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    main = ModuleType("__main__")
+    main.__file__ = f"{folder}/{path}"  # absolute: worker processes import it again by this name
+    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    return code, main
+
+
+def prepare(channel: int, seed: int, file_bytes: int, processes: int) -> None:
+    """Everything that has to be done before hostile code runs."""
+    lower_limits(file_bytes, processes)
+    announce(channel)
+    random.seed(seed)
+    sys.meta_path.insert(0, SeedOnImport(seed))
+    sys.excepthook = show_without_runner
+    sys.argv[:] = ["solution.py"]
+    sys.path.insert(0, getcwd())
+
+
+if __name__ == "__main__":
+    prepare(*map(int, sys.argv[1:5]))
+    solution, sys.modules["__main__"] = load("solution.py", getcwd())
+    exec(solution, sys.modules["__main__"].__dict__)

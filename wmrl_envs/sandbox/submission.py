@@ -1,0 +1,67 @@
+"""Fetching the submission out of a job's folder without trusting anything in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["SUBMISSION", "RefusedSubmissionError", "fetch_submission"]
+
+SUBMISSION = "submission.csv"
+
+
+class RefusedSubmissionError(Exception):
+    """There is something under the submission's name, but not a plain file of a sane size."""
+
+
+def fetch_submission(folder: int, max_bytes: int) -> Path:
+    """Copy the submission of a finished job into a private temporary file.
+
+    Args:
+        folder: Open descriptor of the job's folder, in which nothing runs any more.
+        max_bytes: Largest submission that is taken.
+
+    Returns:
+        The copy; the caller deletes it.
+
+    Raises:
+        FileNotFoundError: There is none.
+        RefusedSubmissionError: There is something that is not safe to open.
+    """
+    try:
+        source = _open_plain_file(folder, max_bytes)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"The program wrote no {SUBMISSION}.") from None
+    except OSError as error:
+        raise RefusedSubmissionError(f"{SUBMISSION} was refused: {error.strerror}.") from error
+    with os.fdopen(source, "rb") as file:
+        return _copy(file)
+
+
+def _open_plain_file(folder: int, max_bytes: int) -> int:
+    """O_NOFOLLOW refuses a symbolic link, O_NONBLOCK does not wait for the other end of a FIFO."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    source = os.open(SUBMISSION, flags, dir_fd=folder)
+    found = os.fstat(source)
+    reason = None
+    if not stat.S_ISREG(found.st_mode):
+        reason = "it is not a regular file"
+    elif found.st_nlink != 1:
+        reason = "it has more than one name"
+    elif found.st_size > max_bytes:
+        reason = f"it has {found.st_size} bytes, more than the {max_bytes} allowed"
+    if reason is not None:
+        os.close(source)
+        raise RefusedSubmissionError(f"{SUBMISSION} was refused: {reason}.")
+    return source
+
+
+def _copy(source: BinaryIO) -> Path:
+    target, name = tempfile.mkstemp(prefix="wmrl-submission-", suffix=".csv")
+    with os.fdopen(target, "wb") as file:
+        shutil.copyfileobj(source, file)
+    return Path(name)

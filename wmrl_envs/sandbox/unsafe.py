@@ -1,0 +1,77 @@
+"""No sandbox at all: a plain subprocess, for machines where isolation cannot be had and code is trusted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import uuid
+from pathlib import Path
+
+from wmrl_envs.sandbox.interpreter import find_interpreter
+from wmrl_envs.sandbox.job import Job, Limits, Result
+from wmrl_envs.sandbox.launch import RUNNER, Channel, conclude, fingerprint, job_environment, runner_arguments
+from wmrl_envs.sandbox.supervise import supervise
+
+__all__ = ["UnsafeSandbox"]
+
+MARK = "WMRL_UNSAFE_JOB"
+
+
+class UnsafeSandbox:
+    """Runs jobs with the rights of the caller: they can read the answers, and write anywhere.
+
+    Time, output, file size and stray processes are taken care of; memory and the number of processes are not.
+
+    Args:
+        limits: What one job may use.
+        python: Interpreter for the solutions; None for the one that runs this.
+    """
+
+    def __init__(self, limits: Limits | None = None, python: str | Path | None = None) -> None:
+        self.limits = limits or Limits()
+        self.interpreter = find_interpreter(None if python is None else str(python))
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Sandbox.fingerprint`."""
+        return fingerprint("unsafe", self.limits, self.interpreter)
+
+    def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
+        """Run one job; see `BubblewrapSandbox.run`."""
+        mark = uuid.uuid4().hex
+        with (
+            tempfile.TemporaryDirectory(prefix="wmrl-job-", ignore_cleanup_errors=True) as folder,
+            Channel() as channel,
+        ):
+            Path(folder, "solution.py").write_bytes(job.code.encode("utf-8", "surrogatepass"))
+            environment = job_environment(job, self.limits, str(job.data_dir.resolve()), folder, folder)
+            command = [str(self.interpreter.executable), "-s", "-B", "-P", str(RUNNER)]
+            process = subprocess.Popen(
+                command + runner_arguments(channel.remote, job, self.limits),
+                cwd=folder,
+                env=environment | {MARK: mark},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(channel.remote,),
+                start_new_session=True,
+            )
+            with process:
+                ending = supervise(process, self.limits, cancel)
+            _kill_marked(mark)
+            return conclude(ending, channel, self.limits)
+
+
+def _kill_marked(mark: str) -> None:
+    """End children that left the process group: they carry the job's mark in their environment."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:
+            continue  # it is someone else's, or it has just ended
