@@ -16,6 +16,8 @@ isotonic regression), so that the map rises strictly between block centres.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -85,6 +87,10 @@ class IsotonicDebiaser:
         """Number of pairs that were known when the map was last fitted."""
         return self._pairs_at_fit
 
+    def frozen(self) -> Callable[[ArrayLike], Floats]:
+        """The map as it is now, which later updates leave alone."""
+        return partial(_interpolate, self._knots)
+
     def __call__(self, predicted: ArrayLike, context: Any = None) -> Floats:
         """Calibrate predicted scores.
 
@@ -95,8 +101,7 @@ class IsotonicDebiaser:
         Returns:
             A new array of the same shape.
         """
-        scores = np.array(predicted, dtype=np.float64)
-        return scores if self._knots is None else np.asarray(np.interp(scores, *self._knots))
+        return _interpolate(self._knots, predicted)
 
     def update(self, predicted: ArrayLike, real: ArrayLike, context: Any = None) -> None:
         """Take new pairs, and refit if that is due.
@@ -158,6 +163,11 @@ class IsotonicDebiaser:
         self._knots, self._pairs_at_fit = None, 0
         if state["pairs_at_fit"]:
             self._fit(state["pairs_at_fit"])
+
+
+def _interpolate(knots: tuple[Floats, Floats] | None, predicted: ArrayLike) -> Floats:
+    scores = np.array(predicted, dtype=np.float64)
+    return scores if knots is None else np.asarray(np.interp(scores, *knots))
 
 
 def _regression_knots(predicted: Floats, real: Floats, centered: bool) -> tuple[Floats, Floats]:

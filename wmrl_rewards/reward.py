@@ -12,7 +12,8 @@ not depend on the gradient that it weights, and scales are known before scoring.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from wmrl_rewards.debiasing import DebiasingMethod, IsotonicDebiaser
 from wmrl_rewards.denoising import AnchorWeight
 from wmrl_rewards.errors import RewardError
 from wmrl_rewards.fusion import FusionMethod, fuse, score_matrix
+from wmrl_rewards.groups import GroupStream
 from wmrl_rewards.pairs import Pair, PairPool
 
 __all__ = ["WorldModelReward"]
@@ -50,6 +52,9 @@ class WorldModelReward:
         pair_window: Fit the map on that many of the latest pairs only; None uses all.
         pool: Where pairs are kept; None keeps them in memory, and in `state_dict`.
         correction: The c of ``fusion="rectified"``.
+
+    Attributes:
+        stream: The way in for callers that see one trajectory at a time, such as the wrapper.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class WorldModelReward:
         self.denoise = denoise
         self.fusion = fusion
         self.correction = correction
+        self.stream = GroupStream(self)
         self._next_step = 0
         self._last_step: dict[str, float | None] = {"flattened_groups": None, "bias": None}
 
@@ -91,12 +97,21 @@ class WorldModelReward:
         """Weight of an anchor group in the current step."""
         return self.weight.rho if self.denoise else 1.0
 
+    @property
+    def next_step(self) -> int:
+        """The least step number that `observe` takes."""
+        return self._next_step
+
+    def frozen_map(self) -> Callable[[ArrayLike], Floats]:
+        """What `calibrate` does now, left alone by what is observed later."""
+        return self.debiaser.frozen() if self.debias else partial(np.array, dtype=np.float64)
+
     def calibrate(self, predicted: ArrayLike) -> Floats:
         """Calibrated scores f̂(r̂), of the same shape; NaN stays NaN.
 
         The identity before the first fit, and always where debiasing is off.
         """
-        return self.debiaser(predicted) if self.debias else np.array(predicted, dtype=np.float64)
+        return self.frozen_map()(predicted)
 
     def coefficients(self, sources: Sequence[Source], real: ArrayLike, predicted: ArrayLike) -> Floats:
         """Coefficients a of the current step; see `fuse`.

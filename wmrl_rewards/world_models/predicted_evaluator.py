@@ -1,0 +1,72 @@
+"""`PredictedEvaluator`: a world model behind the seam where a sandbox would stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wmrl_envs.autoresearch.competition import Competition, Half, load_competition
+from wmrl_envs.autoresearch.prompts import task_text
+from wmrl_envs.evaluation import Evaluation, Grade, Outcome, Solution
+from wmrl_rewards.errors import RewardError
+from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel
+
+__all__ = ["PredictedEvaluator"]
+
+
+class PredictedEvaluator:
+    """Evaluates solutions by asking a world model; executes nothing.
+
+    Args:
+        world_model: Who is asked.
+        half: Which half of the test rows it is asked about; it reads it as ``context["split"]``.
+    """
+
+    def __init__(self, world_model: WorldModel, half: Half = "public") -> None:
+        self.world_model = world_model
+        self.half = half
+
+    def evaluate(self, solutions: Sequence[Solution]) -> list[Evaluation]:
+        """Predict a batch.
+
+        Args:
+            solutions: Any number of solutions, of any competitions.
+
+        Returns:
+            One evaluation per solution, in their order, with the source ``"world_model"``. Its score is the
+            prediction's; a prediction without a score gives one without an outcome, and says why.
+        """
+        requests = [self._request(solution) for solution in solutions]
+        predictions = self.world_model.predict(requests) if requests else []
+        if len(predictions) != len(requests):
+            raise RewardError(
+                f"The world model gave {len(predictions)} answers to {len(requests)} requests; "
+                "check_world_model() tells what else is wrong with it."
+            )
+        return [_evaluation(prediction) for prediction in predictions]
+
+    def _request(self, solution: Solution) -> PredictionRequest:
+        competition = solution.competition
+        if not isinstance(competition, Competition):
+            competition = load_competition(competition)
+        return PredictionRequest(
+            task=task_text(competition),
+            solution=solution.code,
+            context={"competition": competition, "split": self.half},
+        )
+
+
+def _evaluation(prediction: Prediction) -> Evaluation:
+    score, outcome = prediction.score, prediction.outcome
+    if score is None:
+        return Evaluation(
+            None, source="world_model", error=prediction.error or "The world model gave no score."
+        )
+    if not 0 <= score <= 1:
+        raise RewardError(f"The world model predicted the score {score}, which is not in [0, 1].")
+    if outcome is not None and outcome.score == score:
+        return replace(outcome, source="world_model")
+    # A score averaged over samples is that of no single outcome; the words of one that was graded can stay.
+    if outcome is not None and outcome.grade is not None and outcome.grade.status == "ok":
+        return replace(outcome, grade=replace(outcome.grade, percentile=score), source="world_model")
+    return Evaluation(Outcome("ok"), Grade("ok", percentile=score), source="world_model")
