@@ -28,8 +28,8 @@ _REASONED_ANSWER = "<think>\nA thought.\n</think>\n\nA plain answer."
 class ChatFormat:
     """Turns messages into token ids with a tokenizer's own chat template.
 
-    Special tokens that are *spelled out* inside a message (a program that prints ``<|im_end|>``) are broken up
-    by a space, so that no text can end its own turn and speak as somebody else.
+    Special tokens that are *spelled out* inside a message (a program that prints ``<|im_end|>``) are broken
+    up by a space, so that no text can end its own turn and speak as somebody else.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
@@ -76,9 +76,9 @@ class ChatFormat:
         """
         if not self._only_appends:
             raise WMRLError(
-                "The chat template rewrites earlier turns (for example, it drops <think> blocks), so that the "
-                "tokens of a multi-turn dialogue would not be those that were sampled: pass a chat_template "
-                "that leaves earlier turns as they are, or use a single turn."
+                "The chat template rewrites earlier turns (it drops <think> blocks, for example), so that "
+                "the tokens of a multi-turn dialogue would not be those that were sampled: pass a "
+                "chat_template that leaves earlier turns as they are, or use a single turn."
             )
         return self._encode(self._after_answer(user))
 

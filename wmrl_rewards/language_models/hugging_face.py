@@ -1,16 +1,17 @@
 """A local Hugging Face model as a `LanguageModel`, sampled reproducibly and without surprises.
 
-The next token is drawn by the inverse of the cumulative distribution from random numbers that are fixed per
-reply beforehand (a hash of seed, prompt and sample number). So a reply depends on its prompt and the seed, not
-on what else is in the batch, torch's global generator is never touched, and the log-probability of each token
-is recorded as it is drawn. The sampling rules that a model's ``generation_config.json`` may bring along (top-k,
-repetition penalty, ...) are switched off: the distribution is the one that `Sampling` says.
+The next token is drawn by the inverse of the cumulative distribution from random numbers that are fixed for
+each reply beforehand (by seed, prompt and number of the sample). So a reply depends on its prompt and the
+seed, not on what else is in the batch, torch's global generator is never touched, and the log-probability of
+each token is recorded as it is drawn. The rules that a model's ``generation_config.json`` may bring along
+(top-k, repetition penalty, ...) are switched off: the distribution is the one that `Sampling` says.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -159,7 +160,7 @@ class HuggingFaceModel:
         )
         self.model.eval()
         with _without_own_generation_config(self.model):
-            output = self.model.generate(
+            output: Any = self.model.generate(  # type: ignore[operator]
                 input_ids=ids.to(device),
                 attention_mask=attention.to(device),
                 generation_config=config,
@@ -187,7 +188,8 @@ class _Draw(LogitsProcessor):
         self.sampling = sampling
         self.log_probs: list[torch.Tensor] = []
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Map scores of shape (rows, vocabulary) to 0 for the chosen token and -inf for all others."""
         log_probs = torch.log_softmax(scores / (self.sampling.temperature or 1.0), dim=-1)
         if self.sampling.top_p < 1:
             log_probs = _nucleus(log_probs, self.sampling.top_p)
@@ -217,7 +219,7 @@ def _nucleus(log_probs: torch.Tensor, top_p: float) -> torch.Tensor:
 
 def _noise(rows: Sequence[Sequence[int]], sampling: Sampling) -> np.ndarray:
     """One uniform number in [0, 1) per row and step: a function of seed, prompt and number of the sample."""
-    seed = np.random.SeedSequence().entropy if sampling.seed is None else sampling.seed
+    seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
     noise = np.zeros((len(rows), sampling.max_new_tokens))
     if sampling.temperature > 0:
         seen: Counter[bytes] = Counter()
@@ -241,7 +243,7 @@ def _without_own_generation_config(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _eos_token_ids(model: PreTrainedModel, chat: ChatFormat) -> tuple[int, ...]:
-    """Every token that ends a reply: the generation config's, the model's, the tokenizer's, the template's."""
+    """Every token that ends a reply: by generation config, model, tokenizer or chat template."""
     found: list[int] = []
     generation_config = model.generation_config or GenerationConfig()
     for ids in (
@@ -261,11 +263,12 @@ def _load_model(
 ) -> PreTrainedModel:
     _check_exists(source)
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source, dtype="auto" if dtype is None else dtype, output_loading_info=True
         )
     except Exception as error:  # Whatever is wrong with a foreign folder ends as one sentence.
         raise WMRLError(f"Cannot load the language model '{source}': {_first_line(error)}") from error
+    model, report = loaded
     if report["missing_keys"]:
         some = ", ".join(sorted(report["missing_keys"])[:3])
         raise WMRLError(f"The weights of the language model '{source}' are incomplete: {some} ... missing.")

@@ -31,7 +31,7 @@ class LanguageModelPolicy:
         model: A model directory, or the name of a model.
         max_new_tokens: Most tokens of one reply.
         temperature: Temperature of the policy, above 0.
-        top_p: Must be 1. Cutting the tail off while sampling would train another distribution than the sampled one.
+        top_p: Must be 1: with the tail cut off, another distribution is sampled than the one that is trained.
         device: Where to run; None takes the accelerator if there is one.
         dtype: Type of the weights. Steps of AdamW at 1e-6 vanish in 16-bit weights, hence float32.
         chat_template: Jinja template to use instead of the tokenizer's.
@@ -137,7 +137,7 @@ class LanguageModelPolicy:
     def sample(self, prompts: Sequence[Prompt], *, seed: int) -> list[Sample]:
         """Sample one reply to each prompt.
 
-        A reply depends on its prompt, the seed, and how many equal prompts stand before it; not on the others.
+        A reply depends on its prompt, the seed and the number of equal prompts before it, not on the others.
 
         Raises:
             WMRLError: A prompt leaves no room for a reply in the model's context.
@@ -173,7 +173,7 @@ class LanguageModelPolicy:
         *,
         entropy: bool = False,
     ) -> TokenStatistics:
-        """Log-probability, exact KL divergence and exact entropy at the agent's own tokens, in one forward pass.
+        """Log-probability, exact KL divergence and entropy at the agent's own tokens, in one forward pass.
 
         Args:
             samples: Token records.

@@ -1,17 +1,18 @@
 """Log-probability, KL divergence and entropy per token, from one forward pass.
 
 KL and entropy are exact sums over the vocabulary, not estimates from the sampled token. Their gradients are
-then exact in each context that the policy visited:
+then exact in each context c_t that the policy visited:
 
-    KL_t = sum_v pi(v | c_t) (log pi(v | c_t) - log pi_ref(v | c_t)),    H_t = -sum_v pi(v | c_t) log pi(v | c_t)
+    KL_t = sum_v pi(v | c_t) (log pi(v | c_t) - log pi_ref(v | c_t))
+    H_t = -sum_v pi(v | c_t) log pi(v | c_t)
 
-The usual one-token estimators are right as *values* only. Differentiated as a loss, k1 = log pi - log pi_ref has
-a gradient of mean zero, whatever the reference is, and k3 = r - 1 - log r (r = pi_ref / pi) has that of the
-reverse divergence KL(pi_ref || pi).
+The usual one-token estimators are right as *values* only. Differentiated as a loss, k1 = log pi - log pi_ref
+has a gradient of mean zero, whatever the reference is, and k3 = r - 1 - log r (with r = pi_ref / pi) has that
+of the opposite divergence, KL(pi_ref || pi).
 
-Vocabulary-sized tensors exist only at the tokens that count (those that the agent sampled): the output layer is
-given the hidden states of these positions alone. The sums run in blocks that are computed again in the backward
-pass, so that no more than one block's probabilities are held at a time.
+Vocabulary-sized tensors exist only at the tokens that count (those that the agent sampled): the output layer
+is given the hidden states of these positions alone. The sums run in blocks that are computed again in the
+backward pass, so that no more than one block's probabilities are held at a time.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ _BLOCK_ELEMENTS = 2**26
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """Statistics of a batch of token records; tensors of shape (batch, longest - 1), 0 where ``mask`` is False.
+    """Statistics of a batch of token records.
 
-    Entry ``t`` belongs to token ``t + 1``.
+    Tensors of shape (batch, longest - 1). Entry ``t`` belongs to token ``t + 1``, and is 0 where the mask is
+    False.
 
     Attributes:
         log_probs: Log-probability of the token.
-        kl: KL divergence of the policy from the reference in the token's context, in nats; None if not asked for.
+        kl: KL divergence from the reference in the token's context, in nats; None if not asked for.
         entropy: Entropy of the policy in the token's context, in nats; None if not asked for.
         mask: Which tokens count.
     """

@@ -1,0 +1,182 @@
+"""Read a world model's answer: tolerant of its form, never of its doubt.
+
+The form that is asked for is the environment's own (see `wmrl_envs.autoresearch.prompts.outcome_text`)::
+
+    status: ok
+    roc_auc: 0.9712
+
+Case, Markdown, bullets, fences, JSON, a sentence around a number and thinking before it do no harm. What is
+refused is an answer that leaves something open: two statuses, two values, a range, a value that the metric
+cannot take. A refused answer has no score; it is never guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Answer", "UnreadableAnswerError", "read_answer"]
+
+
+class UnreadableAnswerError(ValueError):
+    """The answer does not say what was asked; the sentence says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a world model says would happen.
+
+    Attributes:
+        status: Status of the outcome or, where the run itself is fine, of the grade.
+        value: The number that was asked for; None unless the status is ``ok``.
+        message: What is wrong with the submission, if the answer says so.
+        stdout: Predicted standard output.
+        stderr: Predicted standard error.
+    """
+
+    status: str
+    value: float | None = None
+    message: str = ""
+    stdout: str = ""
+    stderr: str = ""
+
+
+_STATUSES = {
+    "ok": ("ok", "success", "successful", "succeeded"),
+    "error": ("error", "failed", "failure", "crash", "crashed", "exception"),
+    "timeout": ("timeout", "timed out", "time out"),
+    "oom": ("oom", "out of memory"),
+    "output_limit": ("output limit",),
+    "no_submission": ("no submission",),
+    "unreadable": ("unreadable",),
+    "bad_columns": ("bad columns",),
+    "bad_ids": ("bad ids",),
+    "bad_values": ("bad values",),
+    "metric_error": ("metric error",),
+}
+# Longest first, so that "metric error" is not read as "error".
+_PHRASES = sorted(
+    ((phrase, status) for status, phrases in _STATUSES.items() for phrase in phrases),
+    key=lambda pair: len(pair[0]),
+    reverse=True,
+)
+_ANY_PHRASE = re.compile(r"\b(" + "|".join(phrase for phrase, _ in _PHRASES) + r")\b")
+_MARKS = r"[\s*_`\"'>#•-]*"
+_STATUS = re.compile(rf"\bstatus\b{_MARKS}(?:[:=]|\bis\b)(?P<rest>.*)", re.IGNORECASE)
+_STREAM = re.compile(rf"^{_MARKS}(?P<name>stdout|stderr){_MARKS}:{_MARKS}(?P<rest>.*)$", re.IGNORECASE)
+_MESSAGE = re.compile(rf"^{_MARKS}message{_MARKS}:\s*(?P<rest>.+)$", re.IGNORECASE | re.MULTILINE)
+_FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\w*\s*$")
+_NUMBER = r"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)"
+# What makes a number a part of something else: more digits, a unit, a range.
+_NO_MORE = r"(?![\d.,]*\d|\w|\s*(?:-|–|to\b|or\b|±|\+/-|/)\s*\.?\d)"
+_BEFORE_NAME = (
+    r"(?:^|[,;({]|\b(?:the|an?|predicted|expected|estimated|final|hidden|test|public|private|with|and)\b)"
+)
+
+
+def read_answer(text: str, name: str, bounds: tuple[float, float]) -> Answer:
+    """Read an answer.
+
+    Args:
+        text: The reply of the world model.
+        name: Name of the number that was asked for: a metric's, or ``percentile``.
+        bounds: Smallest and largest value that it can take.
+
+    Raises:
+        UnreadableAnswerError: The answer leaves open what would happen.
+    """
+    text = _without_thinking(text)
+    fields = _as_json(text)
+    if fields is not None:
+        text = "\n".join(f"{key}: {value}" for key, value in fields)
+    head, streams = _split_streams(text)
+    status = _read_status(head)
+    return Answer(
+        status=status,
+        value=_read_value(head, name, bounds) if status == "ok" else None,
+        message="" if (found := _MESSAGE.search(head)) is None else found["rest"].strip(),
+        stdout=streams["stdout"],
+        stderr=streams["stderr"],
+    )
+
+
+def _without_thinking(text: str) -> str:
+    """What stands after the thinking; a template may have opened it before the reply began."""
+    if "</think>" not in text and "<think>" in text:
+        raise UnreadableAnswerError("The answer ended while the world model was still thinking.")
+    return text.rpartition("</think>")[2]
+
+
+def _as_json(text: str) -> list[tuple[str, Any]] | None:
+    """Fields of the JSON object that the answer is (fences and prose around it aside), or None."""
+    start, end = text.find("{"), text.rfind("}")
+    if start < 0 or end < start:
+        return None
+    try:
+        found = json.loads(text[start : end + 1])
+    except (ValueError, RecursionError):
+        return None
+    return list(_flat(found))
+
+
+def _flat(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Leaves of nested objects; outputs last, where they can run over many lines."""
+    streams = []
+    for key, value in found.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        elif key.lower() in ("stdout", "stderr"):
+            streams.append((key, value or ""))
+        elif value is not None:
+            yield key, value
+    yield from streams
+
+
+def _split_streams(text: str) -> tuple[str, dict[str, str]]:
+    """The lines before the first output stream, and the streams."""
+    parts: dict[str, list[str]] = {"head": [], "stdout": [], "stderr": []}
+    current = "head"
+    for line in text.splitlines():
+        if _FENCE.match(line):
+            continue
+        if (stream := _STREAM.match(line)) is not None:
+            current, line = stream["name"].lower(), stream["rest"]
+        parts[current].append(line)
+    head, stdout, stderr = ("\n".join(parts[name]).strip() for name in ("head", "stdout", "stderr"))
+    return head, {"stdout": stdout, "stderr": stderr}
+
+
+def _read_status(head: str) -> str:
+    rests = [re.sub(r"[\W_]+", " ", found["rest"].lower()) for found in _STATUS.finditer(head)]
+    if not rests:
+        raise UnreadableAnswerError("The answer names no status.")
+    statuses = {dict(_PHRASES)[phrase] for rest in rests for phrase in _ANY_PHRASE.findall(rest)}
+    opening = all(re.match(rf" ?{_ANY_PHRASE.pattern}", rest) for rest in rests)
+    if len(statuses) != 1 or not opening:
+        raise UnreadableAnswerError(
+            f"The answer does not name one known status, but '{rests[0].strip()[:60]}'."
+        )
+    return statuses.pop()
+
+
+def _read_value(head: str, name: str, bounds: tuple[float, float]) -> float:
+    spelled = r"[\s_-]*".join(re.escape(part) for part in name.split("_"))
+    pattern = (
+        rf"{_BEFORE_NAME}{_MARKS}{spelled}(?:[\s_]+(?:score|value))?{_MARKS}"
+        rf"(?:[:=≈~]|\b(?:is|of|be)\b){_MARKS}(?:about|around|approximately|roughly|[≈~])?{_MARKS}"
+        rf"{_NUMBER}(?P<percent>\s*%)?{_NO_MORE}"
+    )
+    values = {
+        float(found["number"]) / (100 if found["percent"] else 1)
+        for found in re.finditer(pattern, head, re.IGNORECASE | re.MULTILINE)
+    }
+    if len(values) != 1:
+        problem = f"several values of {name}" if values else f"no value of {name}"
+        raise UnreadableAnswerError(f"The answer gives {problem}.")
+    value = values.pop()
+    if not bounds[0] <= value <= bounds[1]:
+        raise UnreadableAnswerError(f"The answer gives {name} = {value:g}, which it cannot be.")
+    return value

@@ -1,0 +1,197 @@
+"""`LanguageModelWorldModel`: a language model is asked what would happen if a program ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from statistics import fmean, median
+from typing import Any, Literal, get_args
+
+from wmrl_envs.autoresearch.leaderboard import percentile
+from wmrl_envs.autoresearch.prompts import cut_middle
+from wmrl_envs.errors import ConfigError
+from wmrl_envs.evaluation import Evaluation, Grade, Outcome, OutcomeStatus
+from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling
+from wmrl_rewards.prediction import Prediction, PredictionRequest
+from wmrl_rewards.world_models import prompts
+from wmrl_rewards.world_models.answers import Answer, UnreadableAnswerError, read_answer
+
+__all__ = ["LanguageModelWorldModel"]
+
+Conversation = tuple[tuple[str, str], ...]
+
+_TEMPLATE_TOKENS = 64  # what a chat template may add to the texts
+# Smallest and largest value of each metric: what cannot be is refused, instead of topping the leaderboard.
+_SHARES = ("roc_auc", "average_precision", "brier", "accuracy", "balanced_accuracy", "f1", "macro_f1")
+_BOUNDS = {
+    **dict.fromkeys(_SHARES, (0.0, 1.0)),
+    **dict.fromkeys(("log_loss", "rmse", "mae", "rmsle"), (0.0, inf)),
+    "quadratic_kappa": (-1.0, 1.0),
+    "r2": (-inf, 1.0),
+}
+
+
+class LanguageModelWorldModel:
+    """Predicts outcomes with a language model, prompted or trained.
+
+    It asks for the outcome in the environment's own words. The predicted metric value goes through the
+    competition's leaderboard, so that a predicted score and a real one are the same kind of number.
+
+    Args:
+        model: The language model, behind any engine.
+        samples: Answers per question; the score is the mean over those that can be read.
+        sampling: How to sample, greedily if None; several samples need a temperature above 0.
+        system_prompt: Instructions; None takes those of `prompts` for ``predict``, an empty text gives none.
+        max_context_tokens: Most tokens of question and answer together. Of a longer question the earliest
+            history goes first, then the middle of the task, never a part of the program.
+        predict: ``outcome`` asks for the metric's value, ``percentile`` for the leaderboard percentile.
+
+    Raises:
+        ConfigError: A setting is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        samples: int = 1,
+        sampling: Sampling | None = None,
+        system_prompt: str | None = None,
+        max_context_tokens: int = 12_288,
+        predict: Literal["outcome", "percentile"] = "outcome",
+    ) -> None:
+        sampling = Sampling(max_new_tokens=1024, temperature=0) if sampling is None else sampling
+        if predict not in ("outcome", "percentile"):
+            raise ConfigError(f"predict must be 'outcome' or 'percentile', not {predict!r}.")
+        if samples < 1:
+            raise ConfigError(f"samples must be at least 1, not {samples}.")
+        if samples > 1 and sampling.temperature == 0:
+            raise ConfigError(
+                f"At temperature 0 all {samples} samples would be equal: raise it or ask for one."
+            )
+        if max_context_tokens <= sampling.max_new_tokens:
+            raise ConfigError(
+                f"max_context_tokens is {max_context_tokens}, which leaves no room for a question beside "
+                f"{sampling.max_new_tokens} new tokens."
+            )
+        if system_prompt is None:
+            system_prompt = prompts.SYSTEM if predict == "outcome" else prompts.PERCENTILE_SYSTEM
+        self.model = model
+        self.samples = samples
+        self.sampling = sampling
+        self.system_prompt = system_prompt
+        self.max_context_tokens = max_context_tokens
+        self.predict_what = predict
+
+    def predict(self, requests: Sequence[PredictionRequest]) -> list[Prediction]:
+        """Predict a batch; equal questions in it are asked once. See `WorldModel`.
+
+        Args:
+            requests: Each with a solution and, for ``predict="outcome"``, a ``context`` that holds the
+                ``competition``, and with ``split`` the half of its test rows (``public`` unless it says so).
+        """
+        questions = [self._question(request) for request in requests]
+        unique = list(dict.fromkeys(q for q in questions if not isinstance(q, Prediction)))
+        conversations = [[Message(role=role, content=text) for role, text in question] for question in unique]
+        replies: dict[Conversation, list[Generation]] = {}
+        if conversations:
+            generated = self.model.generate(conversations, self.sampling, self.samples)
+            replies = dict(zip(unique, generated, strict=True))
+        return [
+            question if isinstance(question, Prediction) else self._combine(request, replies[question])
+            for request, question in zip(requests, questions, strict=True)
+        ]
+
+    def _question(self, request: PredictionRequest) -> Conversation | Prediction:
+        """The messages to send, or a prediction that says why nothing can be asked."""
+        if request.solution is None:
+            return Prediction(
+                None, error="A language-model world model judges programs: the request has none."
+            )
+        if self.predict_what == "outcome" and _competition(request) is None:
+            return Prediction(
+                None,
+                error="The request's context names no competition, so that no metric value can be asked for.",
+            )
+        user = self._fit(request.task, request.solution, tuple(tuple(pair) for pair in request.history))
+        if user is None:
+            return Prediction(
+                None,
+                error=f"The program alone is longer than the context of {self.max_context_tokens} tokens.",
+            )
+        system = (("system", self.system_prompt),) if self.system_prompt else ()
+        return (*system, ("user", user))
+
+    def _fit(self, task: str, code: str, history: tuple[tuple[str, str], ...]) -> str | None:
+        """The question, shortened until it fits; None if even the bare program does not."""
+        room = self.max_context_tokens - self.sampling.max_new_tokens - _TEMPLATE_TOKENS
+        room -= self.model.count_tokens(self.system_prompt)
+        for first in range(len(history) + 1):
+            message = prompts.user_message(task, code, history[first:])
+            if self.model.count_tokens(message) <= room:
+                return message
+        low, high = 0, len(task)
+        while low < high:  # the longest stretch of the task that fits
+            middle = (low + high + 1) // 2
+            message = prompts.user_message(cut_middle(task, middle), code)
+            if self.model.count_tokens(message) <= room:
+                low = middle
+            else:
+                high = middle - 1
+        return prompts.user_message(cut_middle(task, low), code) if low else None
+
+    def _combine(self, request: PredictionRequest, replies: Sequence[Generation]) -> Prediction:
+        """One prediction of all samples: the mean score, and the outcome nearest to the median."""
+        evaluations = [self._evaluate(request, reply) for reply in replies]
+        scored = [(e.score, e) for e in evaluations if e.score is not None]
+        if not scored:
+            return Prediction(None, error=evaluations[0].error)
+        scores = [score for score, _ in scored]
+        centre = median(scores)
+        _, outcome = min(scored, key=lambda pair: abs(pair[0] - centre))
+        return Prediction(fmean(scores), outcome=outcome, samples=tuple(scores))
+
+    def _evaluate(self, request: PredictionRequest, reply: Generation) -> Evaluation:
+        """A reply as an evaluation; one without outcome where it cannot be read."""
+        competition = _competition(request)
+        if self.predict_what == "percentile" or competition is None:
+            name, bounds = "percentile", (0.0, 1.0)
+        else:
+            name = competition.metric.name
+            bounds = _BOUNDS.get(name, (-inf, inf))
+        try:
+            if reply.error is not None:
+                raise UnreadableAnswerError(reply.error)
+            answer = read_answer(reply.text, name, bounds)
+        except UnreadableAnswerError as error:
+            cut = "" if reply.finished or reply.error else " (It was cut off at max_new_tokens.)"
+            return Evaluation(None, source="world_model", error=f"{error}{cut}")
+        return _evaluation(answer, self._grade(request, answer))
+
+    def _grade(self, request: PredictionRequest, answer: Answer) -> Grade | None:
+        """The grade that the answer amounts to; None where the run itself fails."""
+        if answer.status in get_args(OutcomeStatus) and answer.status != "ok":
+            return None
+        if answer.value is None:
+            return Grade(answer.status, message=answer.message)  # type: ignore[arg-type]
+        competition = _competition(request)
+        if competition is None:
+            return Grade("ok", percentile=answer.value)
+        board = competition.leaderboard((request.context or {}).get("split", "public"))
+        if self.predict_what == "percentile":
+            better = min(round((1 - answer.value) * len(board)), len(board) - 1)
+            return Grade("ok", score=board[better], percentile=answer.value)
+        rank = percentile(answer.value, board, competition.metric.higher_is_better)
+        return Grade("ok", score=answer.value, percentile=rank)
+
+
+def _competition(request: PredictionRequest) -> Any:
+    return (request.context or {}).get("competition")
+
+
+def _evaluation(answer: Answer, grade: Grade | None) -> Evaluation:
+    outcome = Outcome("ok", answer.stdout, answer.stderr)
+    if grade is None:
+        outcome = replace(outcome, status=answer.status)  # type: ignore[arg-type]
+    return Evaluation(outcome, grade, source="world_model")
