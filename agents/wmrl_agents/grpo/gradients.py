@@ -17,38 +17,51 @@ used for exactly one step, by the policy that sampled it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 
 from wmrl_agents.policies.base import Policy, Prompt, Sample
+from wmrl_agents.policies.token_statistics import TokenStatistics
 
-__all__ = ["GradientStatistics", "TokenStatistics", "TrainablePolicy", "accumulate_gradients"]
-
-
-class TokenStatistics(Protocol):
-    """What one forward pass says about each token; all of shape (samples, longest - 1)."""
-
-    log_probs: torch.Tensor
-    kl: torch.Tensor
-    entropy: torch.Tensor
-    mask: torch.Tensor
+__all__ = ["GradientStatistics", "TrainablePolicy", "accumulate_gradients"]
 
 
 class TrainablePolicy(Policy, Protocol):
     """A policy with parameters, per-token statistics and a directory form."""
 
-    def parameters(self) -> Any:
+    @property
+    def max_context(self) -> int | None:
+        """Most tokens of a record, the reply included; None if there is no limit."""
+        ...
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Most tokens of one reply."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """Number of tokens of a text."""
+        ...
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
         """Its trainable parameters, always in the same order."""
         ...
 
-    def token_statistics(self, samples: Sequence[Prompt], reference: Any = None) -> TokenStatistics:
-        """Log-probability, KL to ``reference`` and entropy at each token, differentiable."""
+    def frozen_copy(self) -> Any:
+        """A copy that no training changes, fit to be a reference."""
         ...
 
-    def save(self, directory: Any) -> None:
+    def token_statistics(
+        self, samples: Sequence[Prompt], reference: Any = None, *, entropy: bool = False
+    ) -> TokenStatistics:
+        """Log-probability, KL to ``reference`` and entropy at each own token, differentiable."""
+        ...
+
+    def save(self, directory: Path) -> Any:
         """Write it as a directory that a policy of the same class loads."""
         ...
 
@@ -105,24 +118,25 @@ def accumulate_gradients(
     for start in range(0, len(by_length), micro_batch):
         rows = by_length[start : start + micro_batch]
         batch = [samples[j] for j in rows]
-        seen = policy.token_statistics(batch, reference if kl_coefficient > 0 else None)
-        mask = seen.mask.to(seen.log_probs.dtype)
-        scale = mask.new_tensor([scales[j] for j in rows])
-        weight = mask.new_tensor([coefficients[j] for j in rows])
-        regulariser = kl_coefficient * seen.kl - entropy_coefficient * seen.entropy
-        per_token = regulariser / len(samples) - weight[:, None] * seen.log_probs
-        ((per_token * mask).sum(dim=1) * scale).sum().backward()
-        totals += _totals(seen, mask, batch)
+        seen = policy.token_statistics(batch, reference if kl_coefficient > 0 else None, entropy=True)
+        kl = torch.zeros_like(seen.log_probs) if seen.kl is None else seen.kl
+        entropy = torch.zeros_like(seen.log_probs) if seen.entropy is None else seen.entropy
+        scale = kl.new_tensor([scales[j] for j in rows])
+        weight = kl.new_tensor([coefficients[j] for j in rows])
+        regulariser = (kl_coefficient * kl - entropy_coefficient * entropy) / len(samples)
+        per_token = regulariser - weight[:, None] * seen.log_probs
+        (per_token.sum(dim=1) * scale).sum().backward()
+        gap = (seen.log_probs.detach() - _sampled(batch, kl)) * seen.mask
+        sums = [values.detach().sum() for values in (seen.mask, kl, entropy, gap.abs())]
+        totals += torch.stack(sums).to("cpu", torch.float64)
     tokens = int(totals[0])
-    kl, entropy, mismatch = (totals[1:] / max(1, tokens)).tolist()
-    return GradientStatistics(tokens, kl, entropy, mismatch)
+    mean_kl, mean_entropy, mismatch = (totals[1:] / max(1, tokens)).tolist()
+    return GradientStatistics(tokens, mean_kl, mean_entropy, mismatch)
 
 
-def _totals(seen: TokenStatistics, mask: torch.Tensor, batch: Sequence[Sample]) -> torch.Tensor:
-    """Sums over own tokens of 1, KL, entropy and |log pi now - log pi when sampled|."""
-    sampled = torch.zeros_like(mask)
+def _sampled(batch: Sequence[Sample], like: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities as they were recorded when the tokens were sampled."""
+    sampled = torch.zeros_like(like)
     for row, sample in enumerate(batch):
-        sampled[row, : len(sample.log_probs) - 1] = mask.new_tensor(sample.log_probs[1:])
-    gap = (seen.log_probs - sampled).abs()
-    sums = [(value.detach() * mask).sum() for value in (torch.ones_like(mask), seen.kl, seen.entropy, gap)]
-    return torch.stack(sums).to("cpu", torch.float64)
+        sampled[row, : len(sample.log_probs) - 1] = like.new_tensor(sample.log_probs[1:])
+    return sampled

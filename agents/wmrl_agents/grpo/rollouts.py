@@ -1,29 +1,27 @@
 """Group-wise asynchronous rollouts: a group goes on when its own evaluations are there.
 
 Replies are generated on the calling thread; executions run in the executor's pool meanwhile. Each group that
-is executed is a cohort of its own; the groups that the world model plays are one cohort, because their answers
-come at once from one batch. Who generates with whom, and under which seed, therefore follows from the plan of
-the step and never from who was faster: a run is the same on a slow machine.
+is executed is a cohort of its own; the groups that the world model plays are one cohort, because their
+answers come at once from one batch. Who generates with whom, and under which seed, therefore follows from the
+plan of the step and never from who was faster: a run is the same on a slow machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from wmrl_agents.grpo.draws import derive_seed
-from wmrl_agents.policies.base import Policy, Sample
+from wmrl_agents.grpo.gradients import TrainablePolicy
+from wmrl_agents.policies.base import Prompt, Sample
 from wmrl_envs.autoresearch.competition import Competition, Half
 from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
-from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT
+from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, cut_middle
 from wmrl_envs.evaluation import Evaluation, Evaluator, Solution, Source
 
-__all__ = ["Executor", "Group", "RolloutSettings", "Rollouts", "Trajectory", "score_arrays"]
+__all__ = ["Executor", "Group", "RolloutSettings", "Rollouts", "Trajectory", "cut_to_tokens"]
 
 Wait = Iterator[list[Future[Evaluation]]]
 
@@ -43,6 +41,7 @@ class RolloutSettings:
     max_turns: int = 4
     trajectory_score: TrajectoryScore = "final"
     missing: Literal["execute", "drop"] = "execute"
+    max_observation_tokens: int = 1024
     generation_batch: int = 64
     half: Half = "public"
 
@@ -56,6 +55,7 @@ class Trajectory:
         sample: The token record so far.
         truncated: For each turn, whether the reply hit the token limit.
         predictions: For each turn, what the world model says where the evaluation is real.
+        context_full: Whether it ended because the policy's context has no room for a further reply.
         rescue: Real evaluation of a trajectory for which the world model had no answer.
     """
 
@@ -63,6 +63,7 @@ class Trajectory:
     sample: Sample | None = None
     truncated: list[bool] = field(default_factory=list)
     predictions: list[Evaluation | None] = field(default_factory=list)
+    context_full: bool = False
     rescue: Evaluation | None = None
 
     @property
@@ -114,7 +115,7 @@ class Rollouts:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: TrainablePolicy,
         executor: Executor | None,
         predictor: Evaluator | None,
         settings: RolloutSettings,
@@ -155,31 +156,49 @@ class Rollouts:
         everyone = [trajectory for group in cohort for trajectory in group.trajectories]
         advance = self._execute if cohort[0].source == "real" else self._predict
         for turn in range(self.settings.max_turns):
-            live = [trajectory for trajectory in everyone if not trajectory.episode.done]
-            if live:
-                self._reply(live, derive_seed(seed, "generation", turn, cohort[0].index))
-                yield from advance([t for t in live if t.episode.waiting is not None])
+            live = self._reply(everyone, derive_seed(seed, "generation", turn, cohort[0].index))
+            yield from advance([t for t in live if t.episode.waiting is not None])
         if cohort[0].source == "world_model" and self.settings.missing == "execute":
             yield from self._rescue(everyone)
 
-    def _reply(self, live: Sequence[Trajectory], seed: int) -> None:
-        """Let the agent say its next reply in each trajectory."""
-        prompts = [
-            self.policy.begin(AGENT_SYSTEM_PROMPT, trajectory.episode.observation)
-            if trajectory.sample is None
-            else self.policy.extend(trajectory.sample, trajectory.episode.observation)
-            for trajectory in live
-        ]
-        size = self.settings.generation_batch
-        samples: list[Sample] = []
-        for number, start in enumerate(range(0, len(prompts), size)):
-            batch_seed = derive_seed(seed, "batch", number)
-            samples += self.policy.sample(prompts[start : start + size], seed=batch_seed)
+    def _reply(self, everyone: Sequence[Trajectory], seed: int) -> list[Trajectory]:
+        """Let the agent say its next reply in each trajectory that goes on; returns these."""
+        prompts: dict[int, Prompt] = {}
+        for index, trajectory in enumerate(everyone):
+            if trajectory.episode.done or trajectory.context_full:
+                continue
+            prompt = self._prompt(trajectory)
+            trajectory.context_full = trajectory.sample is not None and not self._has_room(prompt)
+            if not trajectory.context_full:
+                prompts[index] = prompt
+        live = [everyone[index] for index in prompts]
+        samples = self._sample(list(prompts.values()), seed)
         for trajectory, sample in zip(live, samples, strict=True):
             trajectory.sample = sample
             trajectory.truncated.append(sample.truncated)
             trajectory.predictions.append(None)
             trajectory.episode.reply(sample.text)
+        return live
+
+    def _prompt(self, trajectory: Trajectory) -> Prompt:
+        if trajectory.sample is None:
+            return self.policy.begin(AGENT_SYSTEM_PROMPT, trajectory.episode.observation)
+        limit = self.settings.max_observation_tokens
+        observation = cut_to_tokens(trajectory.episode.observation, limit, self.policy.count_tokens)
+        return self.policy.extend(trajectory.sample, observation)
+
+    def _has_room(self, prompt: Prompt) -> bool:
+        limit = self.policy.max_context
+        return limit is None or len(prompt.token_ids) + self.policy.max_new_tokens <= limit
+
+    def _sample(self, prompts: Sequence[Prompt], seed: int) -> list[Sample]:
+        size = self.settings.generation_batch
+        starts = range(0, len(prompts), size)
+        batches = [
+            self.policy.sample(prompts[start : start + size], seed=derive_seed(seed, "batch", number))
+            for number, start in enumerate(starts)
+        ]
+        return [sample for batch in batches for sample in batch]
 
     def _predict(self, waiting: Sequence[Trajectory]) -> Wait:
         """Let the world model answer in place of an execution."""
@@ -215,6 +234,16 @@ class Rollouts:
         return [self.executor.submit(solution) for solution in solutions]
 
 
+def cut_to_tokens(text: str, limit: int, count_tokens: Callable[[str], int]) -> str:
+    """Cut the middle out of a text until it has at most ``limit`` tokens."""
+    chars = len(text)
+    shorter = text
+    while (count := count_tokens(shorter)) > limit and chars > 1:
+        chars = max(1, min(chars - 1, int(chars * 0.9 * limit / count)))
+        shorter = cut_middle(text, chars)
+    return shorter
+
+
 def _solution(trajectory: Trajectory) -> Solution:
     """The solution whose evaluation a trajectory waits for."""
     assert trajectory.episode.waiting is not None
@@ -234,26 +263,3 @@ def _run(plays: Sequence[Wait]) -> None:
         play, _ = waiting[place]
         futures = next(play, None)
         waiting[place : place + 1] = [] if futures is None else [(play, futures)]
-
-
-def score_arrays(groups: Sequence[Group]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Real and predicted scores of finished groups, both of shape (groups, members), NaN where missing.
-
-    A trajectory without any program scored 0 by its own fault, whoever would have evaluated it: its real
-    score is known to be 0, nothing was predicted, and it gives no pair to learn from.
-    """
-    real = [[_real(group, trajectory) for trajectory in group.trajectories] for group in groups]
-    predicted = [[_predicted(group, trajectory) for trajectory in group.trajectories] for group in groups]
-    return np.array(real, dtype=np.float64), np.array(predicted, dtype=np.float64)
-
-
-def _real(group: Group, trajectory: Trajectory) -> float | None:
-    if trajectory.episode.scored is None or group.source == "real":
-        return trajectory.episode.score
-    return trajectory.rescue.score if trajectory.rescue is not None else None
-
-
-def _predicted(group: Group, trajectory: Trajectory) -> float | None:
-    if trajectory.episode.scored is None:
-        return None
-    return trajectory.predicted_score if group.source == "real" else trajectory.episode.score

@@ -1,0 +1,100 @@
+"""Checkpoints: ``checkpoints/step-N`` holds all that the steps from N on depend on.
+
+- ``policy/``: the policy's own directory format;
+- ``optimizer.pt``: AdamW's moments, tensors and numbers only (read back with ``weights_only=True``);
+- ``state.json``: number of finished steps, state of the rewards.
+
+There is no generator's state: every draw follows from the run's seed (see `draws`). A checkpoint is written
+aside and renamed, so one that has its name is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wmrl_agents.grpo.gradients import TrainablePolicy
+
+__all__ = ["Checkpoint", "latest_checkpoint", "save_checkpoint"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk.
+
+    Attributes:
+        path: Its folder.
+        step: Number of steps that were finished when it was made.
+    """
+
+    path: Path
+    step: int
+
+    @property
+    def policy_dir(self) -> Path:
+        """Directory of the policy."""
+        return self.path / "policy"
+
+    def reward_state(self) -> dict[str, Any]:
+        """State of the `WorldModelReward`."""
+        state: dict[str, Any] = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
+        return state["reward"]
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """State of the optimiser, on the CPU."""
+        state: dict[str, Any] = torch.load(self.path / "optimizer.pt", map_location="cpu", weights_only=True)
+        return state
+
+
+def _all_checkpoints(folder: Path) -> list[Checkpoint]:
+    """Whole checkpoints, oldest first."""
+    numbers = [path.name.removeprefix("step-") for path in folder.glob("step-*")]
+    steps = sorted(int(number) for number in numbers if number.isdecimal())
+    return [Checkpoint(folder / f"step-{step}", step) for step in steps]
+
+
+def latest_checkpoint(run_dir: Path) -> Checkpoint | None:
+    """The newest whole checkpoint of a run, None if it has none."""
+    found = _all_checkpoints(run_dir / "checkpoints")
+    return found[-1] if found else None
+
+
+def save_checkpoint(
+    run_dir: Path,
+    step: int,
+    *,
+    policy: TrainablePolicy,
+    optimizer: torch.optim.Optimizer,
+    reward_state: dict[str, Any],
+    keep: int,
+) -> Checkpoint:
+    """Write a checkpoint and drop the oldest ones.
+
+    Args:
+        run_dir: The run.
+        step: Number of finished steps.
+        policy: The policy after them.
+        optimizer: Its optimiser.
+        reward_state: State of the rewards, fit for JSON.
+        keep: Number of checkpoints kept, this one included.
+    """
+    folder = run_dir / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    for leftover in folder.glob("*.partial"):
+        shutil.rmtree(leftover)
+    partial, final = folder / f"step-{step}.partial", folder / f"step-{step}"
+    partial.mkdir()
+    policy.save(partial / "policy")
+    torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+    state = {"step": step, "reward": reward_state}
+    (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    os.rename(partial, final)
+    for old in _all_checkpoints(folder)[:-keep]:
+        shutil.rmtree(old.path)
+    return Checkpoint(final, step)

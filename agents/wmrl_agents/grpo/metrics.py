@@ -1,0 +1,99 @@
+"""One line of ``metrics.jsonl``: what a step did, in numbers.
+
+Every field but those named ``seconds_...`` is the same each time a run is repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wmrl_agents.grpo.gradients import GradientStatistics
+from wmrl_agents.grpo.rollouts import Group, Trajectory
+from wmrl_agents.grpo.scores import StepScores
+from wmrl_envs.evaluation import Evaluation
+
+__all__ = ["step_metrics"]
+
+
+def step_metrics(
+    groups: Sequence[Group],
+    scores: StepScores,
+    gradient: GradientStatistics,
+    *,
+    grad_norm: float,
+    repeated: int,
+) -> dict[str, Any]:
+    """Numbers of one step, besides those of the rewards and the clock.
+
+    Args:
+        groups: Its groups with finished trajectories.
+        scores: Their scores.
+        gradient: What the backward passes saw.
+        grad_norm: Length of the gradient before clipping.
+        repeated: Executions of a program that the run had executed before.
+    """
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    executed = [evaluation for trajectory in trajectories for _, evaluation in trajectory.executions]
+    predicted = [evaluation for trajectory in trajectories for evaluation in _predictions(trajectory)]
+    anchors = scores.anchors
+    return {
+        "score": _mean(scores.used),
+        "score_real": _mean(scores.real[anchors]),
+        "score_predicted": _mean(scores.predicted[~anchors]),
+        "score_calibrated": _mean(scores.calibrated[~anchors]),
+        "valid_rate": _valid_rate(executed),
+        "valid_rate_predicted": _valid_rate(predicted),
+        "failures": _failures(executed),
+        "failures_predicted": _failures(predicted),
+        "equal_groups": _equal_groups(scores, anchors),
+        "equal_groups_predicted": _equal_groups(scores, ~anchors),
+        "missing": int(np.isnan(scores.used).sum()),
+        "rescued": sum(trajectory.rescue is not None for trajectory in trajectories),
+        "executions": len(executed),
+        "executions_repeated": repeated,
+        "executions_real_would_use": sum(len(t.episode.evaluations) for t in trajectories),
+        "turns": sum(trajectory.episode.turn for trajectory in trajectories),
+        "truncated_replies": sum(sum(trajectory.truncated) for trajectory in trajectories),
+        "tokens": gradient.tokens,
+        "kl": gradient.kl,
+        "entropy": gradient.entropy,
+        "logp_mismatch": gradient.mismatch,
+        "grad_norm": grad_norm,
+        "seconds_executing": sum(e.outcome.seconds for e in executed if e.outcome is not None),
+    }
+
+
+def _predictions(trajectory: Trajectory) -> Iterable[Evaluation]:
+    """What the world model said, in place of executions or beside them."""
+    everything = [*trajectory.episode.evaluations, *trajectory.predictions]
+    return [evaluation for evaluation in everything if evaluation and evaluation.source == "world_model"]
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    present = values[~np.isnan(values)]
+    return float(present.mean()) if present.size else None
+
+
+def _valid_rate(evaluations: Sequence[Evaluation]) -> float | None:
+    """Share of programs whose submission could be scored."""
+    statuses = [evaluation.status == "ok" for evaluation in evaluations if evaluation.score is not None]
+    return sum(statuses) / len(statuses) if statuses else None
+
+
+def _failures(evaluations: Sequence[Evaluation]) -> dict[str, int]:
+    counts = Counter(evaluation.status for evaluation in evaluations if evaluation.status != "ok")
+    return dict(sorted(counts.items()))
+
+
+def _equal_groups(scores: StepScores, which: NDArray[np.bool_]) -> dict[str, int]:
+    """Groups without any advantage, because all of their members failed, or did equally well."""
+    raw = np.where(np.isnan(scores.real), scores.predicted, scores.real)[which]
+    present = [row[~np.isnan(row)] for row in raw]
+    equal = [float(row[0]) for row in present if row.size and np.ptp(row) == 0]
+    failed = sum(score == 0 for score in equal)
+    return {"failed": failed, "solved": len(equal) - failed}

@@ -1,0 +1,125 @@
+"""What a run is put together from: the policy, the sandbox, the world model, the competitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from wmrl_agents.grpo.config import GRPOConfig
+from wmrl_agents.grpo.gradients import TrainablePolicy
+from wmrl_agents.grpo.rollouts import Executor
+from wmrl_agents.policies import resolve_model
+from wmrl_envs.autoresearch import Competition, load_competition
+from wmrl_envs.autoresearch.competition import Half, bundled_names
+from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
+from wmrl_envs.errors import ConfigError
+from wmrl_envs.evaluation import Evaluator
+from wmrl_envs.sandbox import BubblewrapSandbox, ExecutionCache, Limits, UnsafeSandbox
+from wmrl_rewards.language_models.base import Sampling
+from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
+from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
+
+__all__ = ["Parts", "build_parts", "load_competitions", "load_policy", "make_executor"]
+
+
+@dataclass
+class Parts:
+    """Replaceable parts of a run.
+
+    Attributes:
+        load_policy: Makes a policy from a model directory or name.
+        executor: Where solutions run; None if nothing is executed.
+        predictor: The world model; None if nothing is predicted.
+    """
+
+    load_policy: Callable[[str | Path], TrainablePolicy]
+    executor: Executor | None = None
+    predictor: Evaluator | None = None
+
+
+def build_parts(config: GRPOConfig, cache: Path) -> Parts:
+    """The parts that a config names.
+
+    Args:
+        config: The run's settings.
+        cache: File of stored executions, unless the config names one.
+
+    Raises:
+        WMRLError: The sandbox or a model cannot be had.
+    """
+    return Parts(
+        load_policy=lambda source: load_policy(config, source),
+        executor=make_executor(config, cache),
+        predictor=_make_predictor(config) if config.uses_world_model else None,
+    )
+
+
+def load_policy(config: GRPOConfig, source: str | Path) -> TrainablePolicy:
+    """A language-model policy, with the config's sampling, device and number format."""
+    from wmrl_agents.policies.language_model import LanguageModelPolicy
+
+    return LanguageModelPolicy(
+        resolve_model(source) if isinstance(source, str) else source,
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.temperature,
+        device=config.device,
+        dtype=getattr(torch, config.dtype),
+    )
+
+
+def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> SandboxEvaluator:
+    """The sandbox that a config asks for.
+
+    Args:
+        config: The run's settings.
+        cache: File of stored executions, unless the config names one.
+        half: Half of the test rows that is graded.
+
+    Raises:
+        SandboxError: It cannot be had on this machine.
+    """
+    limits = Limits(timeout_s=config.timeout_s, memory_bytes=config.memory_bytes)
+    sandbox = BubblewrapSandbox(limits) if config.sandbox == "bubblewrap" else UnsafeSandbox(limits)
+    return SandboxEvaluator(
+        sandbox, half=half, cache=ExecutionCache(config.execution_cache or cache), workers=config.workers
+    )
+
+
+def _make_predictor(config: GRPOConfig) -> PredictedEvaluator:
+    from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
+
+    model = HuggingFaceModel(
+        resolve_model(config.world_model), device=config.device, dtype=getattr(torch, config.dtype)
+    )
+    world_model = LanguageModelWorldModel(
+        model,
+        sampling=Sampling(max_new_tokens=config.world_model_max_new_tokens, temperature=0),
+        max_context_tokens=config.world_model_context,
+    )
+    return PredictedEvaluator(world_model)
+
+
+def load_competitions(config: GRPOConfig, split: Literal["train", "heldout"] = "train") -> list[Competition]:
+    """The competitions that a config names, or all bundled ones of a split.
+
+    Raises:
+        CompetitionError: One is unknown or its folder is not what the format says.
+        ConfigError: There is none.
+    """
+    if config.competitions is not None:
+        return [load_competition(name, config.data_root) for name in config.competitions]
+    names = bundled_names() if config.data_root is None else _names_in(Path(config.data_root))
+    found = [load_competition(name, config.data_root) for name in names]
+    chosen = [competition for competition in found if competition.split == split]
+    if not chosen:
+        where = config.data_root or "this package"
+        raise ConfigError(f"There are no competitions of the split '{split}' in {where}: name some.")
+    return chosen
+
+
+def _names_in(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob("*/competition.yaml"))

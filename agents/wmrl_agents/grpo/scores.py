@@ -1,0 +1,77 @@
+"""From finished trajectories to the coefficients of their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wmrl_agents.grpo.rollouts import Group, Trajectory
+from wmrl_envs.evaluation import Source
+from wmrl_rewards.reward import WorldModelReward
+
+__all__ = ["StepScores", "score_step"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StepScores:
+    """Scores of a step; arrays of shape (groups, members), NaN where missing.
+
+    Attributes:
+        sources: Who evaluated each group.
+        real: Real scores, as far as they are known.
+        predicted: Raw scores of the world model.
+        calibrated: The same after debiasing.
+        used: The scores that advantages were made from.
+        coefficients: What each trajectory's gradient is multiplied with.
+    """
+
+    sources: list[Source]
+    real: Floats
+    predicted: Floats
+    calibrated: Floats
+    used: Floats
+    coefficients: Floats
+
+    @property
+    def anchors(self) -> NDArray[np.bool_]:
+        """Which groups were executed, shape (groups,)."""
+        return np.array([source == "real" for source in self.sources])
+
+
+def score_step(groups: Sequence[Group], reward: WorldModelReward) -> StepScores:
+    """Score a step under the map and the weight that the rewards hold now, those of earlier steps.
+
+    A trajectory without any program scored 0 by its own fault, whoever would have evaluated it: its real
+    score is known to be 0, nothing was predicted, and it gives no pair to learn from. In a group of the world
+    model a real score that is known (that one, or one executed because its prediction was missing) takes the
+    place of the calibrated one.
+    """
+    sources: list[Source] = [group.source for group in groups]
+    anchors = np.array([[source == "real"] for source in sources])
+    real = _array([[_real(group, member) for member in group.trajectories] for group in groups])
+    predicted = _array([[_predicted(group, member) for member in group.trajectories] for group in groups])
+    calibrated = reward.calibrate(predicted)
+    used = np.where(anchors | ~np.isnan(real), real, calibrated)
+    coefficients = reward.coefficients(sources, real, predicted)
+    return StepScores(sources, real, predicted, calibrated, used, coefficients)
+
+
+def _array(rows: list[list[float | None]]) -> Floats:
+    return np.array(rows, dtype=np.float64)
+
+
+def _real(group: Group, trajectory: Trajectory) -> float | None:
+    if trajectory.episode.scored is None or group.source == "real":
+        return trajectory.episode.score
+    return trajectory.rescue.score if trajectory.rescue is not None else None
+
+
+def _predicted(group: Group, trajectory: Trajectory) -> float | None:
+    if trajectory.episode.scored is None:
+        return None
+    return trajectory.predicted_score if group.source == "real" else trajectory.episode.score

@@ -1,0 +1,109 @@
+"""A run on disk: its folder, ``config.yaml``, ``environment.json`` and ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from wmrl_agents.grpo.config import GRPOConfig, load_settings, save_config
+from wmrl_envs.errors import ConfigError
+
+__all__ = ["append_metrics", "create_run", "is_run", "load_run", "read_metrics", "truncate_metrics"]
+
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
+_LIBRARIES = ("wmrl", "torch", "transformers", "tokenizers", "numpy", "pandas", "scikit-learn", "gymnasium")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    return (folder / CONFIG).is_file()
+
+
+def create_run(run_dir: Path, config: GRPOConfig) -> None:
+    """Make the folder of a new run.
+
+    Raises:
+        ConfigError: The folder holds a run already, or cannot be made.
+    """
+    if is_run(run_dir):
+        raise ConfigError(
+            f"{run_dir} already holds a run: go on with `wmrl train --resume {run_dir}`, "
+            "or choose another --run-dir."
+        )
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"The run directory {run_dir} cannot be made: {error.strerror}.") from error
+    (run_dir / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n", encoding="utf-8")
+    save_config(config, run_dir / CONFIG)
+
+
+def load_run(run_dir: Path) -> GRPOConfig:
+    """Config of a run.
+
+    Raises:
+        ConfigError: There is no run in the folder.
+    """
+    if not is_run(run_dir):
+        raise ConfigError(f"There is no run in {run_dir}: it has no {CONFIG}.")
+    return GRPOConfig.from_mapping(load_settings(run_dir / CONFIG))
+
+
+def append_metrics(run_dir: Path, metrics: Mapping[str, Any]) -> None:
+    """Add a step's line."""
+    with (run_dir / METRICS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(metrics) + "\n")
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """All whole lines, one dictionary a step."""
+    path = run_dir / METRICS
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def truncate_metrics(run_dir: Path, step: int) -> None:
+    """Drop the lines of this step and of later ones, and one that was cut off by a kill."""
+    kept = [metrics for metrics in read_metrics(run_dir) if metrics["step"] < step]
+    partial = run_dir / f"{METRICS}.partial"
+    partial.write_text("".join(json.dumps(metrics) + "\n" for metrics in kept), encoding="utf-8")
+    os.replace(partial, run_dir / METRICS)
+
+
+def _environment() -> dict[str, Any]:
+    """Where the run's numbers were made."""
+    return {
+        "python": sys.version.split()[0],
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.machine(),
+            "cores": len(os.sched_getaffinity(0)),
+        },
+        "commit": _commit(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Commit of the source tree that runs, None where it is none."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None
