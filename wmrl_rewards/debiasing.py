@@ -167,7 +167,10 @@ class IsotonicDebiaser:
 
 def _interpolate(knots: tuple[Floats, Floats] | None, predicted: ArrayLike) -> Floats:
     scores = np.array(predicted, dtype=np.float64)
-    return scores if knots is None else np.asarray(np.interp(scores, *knots))
+    if knots is None:
+        return scores
+    # A map of a single knot would send NaN there.
+    return np.where(np.isnan(scores), np.nan, np.interp(scores, *knots))
 
 
 def _regression_knots(predicted: Floats, real: Floats, centered: bool) -> tuple[Floats, Floats]:
