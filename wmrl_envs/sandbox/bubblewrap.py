@@ -8,38 +8,56 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
 from wmrl_envs.errors import SandboxError
-from wmrl_envs.sandbox.interpreter import Interpreter, find_interpreter
+from wmrl_envs.sandbox.guards import Guard, find_guards
+from wmrl_envs.sandbox.interpreter import find_interpreter
 from wmrl_envs.sandbox.job import Job, Limits, Result
-from wmrl_envs.sandbox.launch import RUNNER, Channel, conclude, fingerprint, job_environment, runner_arguments
+from wmrl_envs.sandbox.launch import Channel, conclude, fingerprint, job_environment, runner_arguments
+from wmrl_envs.sandbox.mounts import DATA, JOB, SANDBOX_RUNNER, TMP, mounts
+from wmrl_envs.sandbox.seccomp import assemble_filter
 from wmrl_envs.sandbox.supervise import supervise
 
 __all__ = ["BubblewrapSandbox"]
 
 MISSING = (
     "Solutions run isolated by bubblewrap, which is not installed here: apt-get install bubblewrap. "
-    "(UnsafeSandbox runs them without any isolation: they could read every file, the answers too.)"
+    "(Unsafe execution, if you ask for it, isolates nothing: a solution could read every file, answers too.)"
 )
-SANDBOX_RUNNER = "/sandbox/runner.py"
+OLDEST = (0, 5)  # the first with --perms and --clearenv
+SIZES_SINCE = (0, 7)
+NO_NESTING_SINCE = (0, 8)
 FIRST_UID = 0x70000000  # the last block that no distribution hands out; room for 2**22 process ids x 64 jobs
-ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
+DROP_ROOT = ("--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
+NAMESPACES = ("ipc", "pid", "net", "uts", "cgroup-try")
+
+
+@dataclass(frozen=True)
+class _Bubblewrap:
+    path: str
+    version: tuple[int, ...]
 
 
 class BubblewrapSandbox:
-    """Runs each job in fresh namespaces; safe to call from several threads.
+    """Runs each job in fresh namespaces, under a system call filter; safe to call from several threads.
+
+    Memory and processes are limited by control groups where this user may make them, else by a watcher.
 
     Args:
         limits: What one job may use.
         python: Interpreter for the solutions; None for the one that runs this.
 
     Raises:
-        SandboxError: bubblewrap is missing, or the interpreter does not start.
+        SandboxError: bubblewrap is missing, too old, or cannot isolate on this machine.
 
     Example:
         >>> sandbox = BubblewrapSandbox(Limits(timeout_s=10))  # doctest: +SKIP
@@ -50,10 +68,11 @@ class BubblewrapSandbox:
     def __init__(self, limits: Limits | None = None, python: str | Path | None = None) -> None:
         self.limits = limits or Limits()
         self.interpreter = find_interpreter(None if python is None else str(python))
-        self._bwrap = shutil.which("bwrap")
-        if self._bwrap is None:
-            raise SandboxError(MISSING)
+        self._bubblewrap = _find_bubblewrap(shutil.which("bwrap"))
+        self._guards = find_guards()
+        self._filter = assemble_filter()
         self._numbers = itertools.count()
+        self._check()
 
     @property
     def fingerprint(self) -> str:
@@ -61,109 +80,100 @@ class BubblewrapSandbox:
         return fingerprint("bubblewrap", self.limits, self.interpreter)
 
     def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
-        """Run one job.
+        """Run one job; see `Sandbox.run`.
 
         Returns:
             How it ended. Its `submission_path`, if any, is a private temporary file: the caller deletes it.
+
+        Raises:
+            SandboxError: The data cannot be read by the user that solutions run as.
         """
-        with Channel() as channel, _source_file(job.code) as source:
-            command = self._command(job, channel.remote, source.fileno())
+        _check_readable(job.data_dir, os.geteuid())
+        try:
+            return self._run(job, cancel)
+        except OSError as error:  # no process, descriptor or group could be had: the machine is full
+            return Result("infrastructure", message=f"The sandbox could not be started: {error}.")
+
+    def _run(self, job: Job, cancel: threading.Event | None) -> Result:
+        with ExitStack() as stack:
+            channel = stack.enter_context(Channel())
+            source = stack.enter_context(_in_memory(job.code.encode("utf-8", "surrogatepass")))
+            calls = stack.enter_context(_in_memory(self._filter))
+            guard = self._guards.new(self.limits)
+            stack.callback(guard.close)
             process = subprocess.Popen(
-                command,
+                [*guard.prefix, *self._command(job, guard, channel.remote, source.fileno(), calls.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=(channel.remote, source.fileno()),
+                pass_fds=(channel.remote, source.fileno(), calls.fileno()),
                 start_new_session=True,
             )
             with process:
-                ending = supervise(process, self.limits, cancel)
-            return conclude(ending, channel, self.limits)
+                ending = supervise(process, self.limits, cancel, lambda: guard.exceeded(process.pid))
+            return conclude(ending, channel, self.limits, guard.killed_for_memory(), guard.peak_bytes())
 
-    def _command(self, job: Job, channel: int, source: int) -> list[str]:
-        environment = job_environment(job, self.limits, "/data", "/job", "/tmp")
+    def _command(self, job: Job, guard: Guard, channel: int, source: int, calls: int) -> list[str]:
+        environment = job_environment(job, self.limits, DATA, JOB, TMP)
+        size = self.limits.file_bytes if self._bubblewrap.version >= SIZES_SINCE else None
         return [
-            str(self._bwrap),
-            *_isolation(),
-            *_system(self.limits.file_bytes),
-            *_interpreter(self.interpreter),
-            *_hide(job.data_dir.resolve().parent, self.interpreter),
-            *("--ro-bind", str(job.data_dir.resolve()), "/data"),
-            *("--perms", "0755", "--dir", "/sandbox", "--ro-bind", str(RUNNER), SANDBOX_RUNNER),
-            *("--perms", "0644", "--file", str(source), "/job/solution.py"),
-            *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/job", "--clearenv"),
-            *(word for name, value in environment.items() for word in ("--setenv", name, value)),
+            *(self._bubblewrap.path, *self._isolation(), "--seccomp", str(calls)),
+            *mounts(self.interpreter, job.data_dir, source, size),
+            *("--clearenv", *(w for name, value in environment.items() for w in ("--setenv", name, value))),
             *("--", *self._drop_root(), str(self.interpreter.executable), "-s", "-B", "-P", SANDBOX_RUNNER),
-            *runner_arguments(channel, job, self.limits),
+            *runner_arguments(channel, job, self.limits, guard.data_bytes),
         ]
+
+    def _isolation(self) -> list[str]:
+        """Namespaces. Root keeps the capabilities with which setpriv becomes an ordinary user inside."""
+        options = [*(f"--unshare-{name}" for name in NAMESPACES), "--hostname", "sandbox"]
+        options += ["--die-with-parent", "--new-session"]
+        if os.geteuid() == 0:
+            keep = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
+            return [*options, "--cap-drop", "ALL", *(w for name in keep for w in ("--cap-add", name))]
+        nesting = ["--disable-userns"] if self._bubblewrap.version >= NO_NESTING_SINCE else []
+        return ["--unshare-user", *nesting, *options]
 
     def _drop_root(self) -> list[str]:
         """As root every job gets a user id of its own, so that limits per user are limits per job."""
         if os.geteuid() != 0:
             return []
         uid = FIRST_UID + (os.getpid() % 2**22) * 64 + next(self._numbers) % 64
-        return [
-            *("/usr/bin/setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
-            *("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"),
-        ]
+        return ["/usr/bin/setpriv", f"--reuid={uid}", f"--regid={uid}", *DROP_ROOT]
+
+    def _check(self) -> None:
+        """Run an empty program: better one clear sentence now than a failure for each solution."""
+        result = self.run(Job(code="", data_dir=Path(__file__).parent))
+        if result.status == "infrastructure":
+            raise SandboxError(f"bubblewrap is installed but cannot isolate here. {result.message}")
 
 
-def _source_file(code: str) -> BinaryIO:
-    """The program in an anonymous file in memory, at its beginning."""
-    file = os.fdopen(os.memfd_create("solution"), "w+b")
-    file.write(code.encode("utf-8", "surrogatepass"))
+@lru_cache(maxsize=4)
+def _find_bubblewrap(path: str | None) -> _Bubblewrap:
+    if path is None:
+        raise SandboxError(MISSING)
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    numbers = re.findall(r"\d+", said)
+    version = tuple(int(number) for number in numbers)
+    if version < OLDEST:
+        raise SandboxError(f"{path} is too old ({said.strip()!r}): bubblewrap 0.5 or newer is needed.")
+    return _Bubblewrap(path, version)
+
+
+def _in_memory(content: bytes) -> BinaryIO:
+    """An anonymous file that holds the content, at its beginning."""
+    file = os.fdopen(os.memfd_create("wmrl"), "w+b")
+    file.write(content)
     file.seek(0)
     return file
 
 
-def _isolation() -> list[str]:
-    """Namespaces. Root keeps the three capabilities with which setpriv becomes an ordinary user inside."""
-    shared = ["ipc", "pid", "net", "uts", "cgroup-try"]
-    options = [f"--unshare-{name}" for name in shared]
-    options += ["--die-with-parent", "--new-session", "--hostname", "sandbox"]
-    if os.geteuid() != 0:
-        return ["--unshare-user", "--disable-userns", *options]
-    keep = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
-    return [*options, "--cap-drop", "ALL", *(word for name in keep for word in ("--cap-add", name))]
-
-
-def _system(file_bytes: int) -> list[str]:
-    """/usr, a few files of /etc, and the file systems in memory that a job may write to."""
-    options = ["--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
-        root = Path("/", name)
-        if root.is_symlink():
-            options += ["--symlink", str(root.readlink()), str(root)]
-        elif root.is_dir():
-            options += ["--ro-bind", str(root), str(root)]
-    for name in ETC:
-        options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    options += ["--proc", "/proc", "--dev", "/dev"]
-    for folder in ("/tmp", "/dev/shm", "/job"):
-        options += ["--perms", "0777", "--size", str(file_bytes), "--tmpfs", folder]
-    return options
-
-
-def _interpreter(interpreter: Interpreter) -> list[str]:
-    """The interpreter's folders at their own paths, this project's packages in them empty."""
-    options = []
-    for tree in interpreter.trees:
-        options += [*_parents(tree), "--ro-bind", str(tree), str(tree)]
-    for folder in interpreter.masked:
-        options += ["--perms", "0000", "--tmpfs", str(folder), "--remount-ro", str(folder)]
-    return options
-
-
-def _hide(competition: Path, interpreter: Interpreter) -> list[str]:
-    """A competition's folder holds its answers: where it lies inside of what is visible it is emptied."""
-    visible = (*interpreter.trees, Path("/usr"))
-    if not any(competition.is_relative_to(tree) for tree in visible):
-        return []
-    if any(competition.is_relative_to(folder) for folder in interpreter.masked):
-        return []
-    return ["--perms", "0000", "--tmpfs", str(competition), "--remount-ro", str(competition)]
-
-
-def _parents(folder: Path) -> list[str]:
-    """Made with mode 0755: bubblewrap would make them 0700, closed to an ordinary user."""
-    return [w for parent in reversed(folder.parents[:-1]) for w in ("--perms", "0755", "--dir", str(parent))]
+@lru_cache(maxsize=256)
+def _check_readable(data_dir: Path, uid: int) -> None:
+    """Solutions do not run as root: what only root may read would look like the solution's failure."""
+    if uid != 0:
+        return
+    for path in (data_dir.resolve(), *data_dir.resolve().rglob("*")):
+        needed = 0o005 if path.is_dir() else 0o004
+        if path.exists() and path.stat().st_mode & needed != needed:
+            raise SandboxError(f"Solutions could not read {path}: run  chmod -R a+rX {data_dir}")

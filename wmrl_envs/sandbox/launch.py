@@ -56,9 +56,10 @@ def fingerprint(sandbox: str, limits: Limits, interpreter: Interpreter) -> str:
     return hashlib.sha256(f"{sandbox}\n{limits}\n{interpreter.digest}".encode()).hexdigest()
 
 
-def runner_arguments(channel: int, job: Job, limits: Limits) -> list[str]:
+def runner_arguments(channel: int, job: Job, limits: Limits, data_bytes: int = 0) -> list[str]:
     """Command-line arguments of runner.py."""
-    return [str(channel), str(seed_of(job.code)), str(limits.file_bytes), str(limits.processes)]
+    numbers = (channel, seed_of(job.code), limits.file_bytes, limits.processes, data_bytes)
+    return [str(number) for number in numbers]
 
 
 class Channel:

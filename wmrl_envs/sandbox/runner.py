@@ -1,6 +1,7 @@
 """Runs inside the sandbox, before the solution: limits, seeds, then the solution as ``__main__``.
 
-Usage: ``runner.py CHANNEL SEED FILE_BYTES PROCESSES`` in the job's folder, which holds solution.py.
+Usage: ``runner.py CHANNEL SEED FILE_BYTES PROCESSES DATA_BYTES`` in the job's folder, which holds solution.py
+(DATA_BYTES 0 for no limit).
 
 CHANNEL is one end of a socket pair. Through it the caller gets an open descriptor of the job's folder, so
 that it can fetch the submission when the sandbox and its file systems are gone. That message also says that
@@ -61,16 +62,18 @@ class SeedingLoader(Loader):
         getattr(module, self.seeder)(self.seed)
 
 
-def lower_limits(file_bytes: int, processes: int) -> None:
+def lower_limits(file_bytes: int, processes: int, data_bytes: int) -> None:
     """Set what only a process inside the sandbox can set; hostile code cannot raise a hard limit again."""
     for limit, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_FSIZE, file_bytes),
         (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_DATA, data_bytes or resource.RLIM_INFINITY),
     ):
         hard = resource.getrlimit(limit)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        if resource.RLIM_INFINITY not in (hard, value):
+            value = min(value, hard)
         resource.setrlimit(limit, (value, value))
 
 
@@ -103,9 +106,9 @@ def load(path: str, folder: str) -> tuple[CodeType, ModuleType]:
     return code, main
 
 
-def prepare(channel: int, seed: int, file_bytes: int, processes: int) -> None:
+def prepare(channel: int, seed: int, *limits: int) -> None:
     """Everything that has to be done before hostile code runs."""
-    lower_limits(file_bytes, processes)
+    lower_limits(*limits)
     announce(channel)
     random.seed(seed)
     sys.meta_path.insert(0, SeedOnImport(seed))
@@ -115,6 +118,6 @@ def prepare(channel: int, seed: int, file_bytes: int, processes: int) -> None:
 
 
 if __name__ == "__main__":
-    prepare(*map(int, sys.argv[1:5]))
+    prepare(*map(int, sys.argv[1:]))
     solution, sys.modules["__main__"] = load("solution.py", getcwd())
     exec(solution, sys.modules["__main__"].__dict__)
