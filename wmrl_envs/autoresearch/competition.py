@@ -2,17 +2,26 @@
 
 Layout of a competition's folder::
 
-    competition.yaml                 name, title, category, metric, id_column, target_columns, split, licence, source
-    public/description.md            the task in words
-    public/train.csv test.csv sample_submission.csv, for images also images.npz
-    private/answers.csv              id, targets, and `half`: which rows count for training, which for evaluation
-    private/public_leaderboard.csv   rank, score
-    private/private_leaderboard.csv  rank, score
+    competition.yaml     name, title, category, metric, id_column, target_columns, split, licence, source
+    public/              what a solution sees as DATA_DIR
+        description.md           the task in words
+        train.csv                id, features, targets
+        test.csv                 id, features
+        sample_submission.csv    id, targets
+        images.npz               for images: arrays train and test, in the order of the tables
+    private/             what it never sees
+        answers.csv              id, targets, half: which rows count for training, which for evaluation
+        public_leaderboard.csv   rank, score: the board of the public half
+        private_leaderboard.csv  rank, score: the board of the private half
+
+All tables are CSV in UTF-8.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import os
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -20,18 +29,39 @@ from typing import Any, Literal
 import pandas as pd
 import yaml
 
+from wmrl_envs.autoresearch.checks import check_competition
+from wmrl_envs.autoresearch.matching import positions, reference_index
 from wmrl_envs.autoresearch.metrics import Metric, get_metric
+from wmrl_envs.autoresearch.tables import read_columns, read_table
 from wmrl_envs.errors import CompetitionError
 
-__all__ = ["CATEGORIES", "Competition", "Half", "load_competition"]
+__all__ = [
+    "CATEGORIES",
+    "Category",
+    "Competition",
+    "Half",
+    "Split",
+    "bundled_names",
+    "competition_names",
+    "load_competition",
+]
 
 Category = Literal["tabular", "text", "image"]
 Half = Literal["public", "private"]
+Split = Literal["train", "heldout"]
 
 CATEGORIES: tuple[Category, ...] = ("tabular", "text", "image")
 BUNDLED = Path(__file__).with_name("data")
-PUBLIC_FILES = ("description.md", "train.csv", "test.csv", "sample_submission.csv")
-PRIVATE_FILES = ("answers.csv", "public_leaderboard.csv", "private_leaderboard.csv")
+FILES = (
+    "competition.yaml",
+    "public/description.md",
+    "public/train.csv",
+    "public/test.csv",
+    "public/sample_submission.csv",
+    "private/answers.csv",
+    "private/public_leaderboard.csv",
+    "private/private_leaderboard.csv",
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +77,13 @@ class Competition:
         id_column: Column that names a row.
         target_columns: Columns that a submission has besides the id.
         split: ``train`` or ``heldout``: whether agents may be trained on it.
+        version: Sizes and times of its files when it was loaded. A folder that changes makes another
+            competition, so that nothing that was read before is used for it.
+
+    Example:
+        >>> competition = load_competition("breast-cancer")
+        >>> competition.metric.name, competition.target_columns
+        ('roc_auc', ('malignant',))
     """
 
     name: str
@@ -56,7 +93,8 @@ class Competition:
     root: Path
     id_column: str
     target_columns: tuple[str, ...]
-    split: Literal["train", "heldout"] = "train"
+    split: Split = "train"
+    version: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @property
     def public_dir(self) -> Path:
@@ -73,14 +111,31 @@ class Competition:
         """The task in words."""
         return (self.public_dir / "description.md").read_text(encoding="utf-8").strip()
 
+    def columns(self, file: str) -> list[str]:
+        """Columns of one of the tables, given relative to the folder: ``public/train.csv``."""
+        return read_columns(self.root / file)
+
     def answers(self, half: Half | None = None) -> pd.DataFrame:
-        """Answers of one half of the test rows (all rows for None), with the id column as strings."""
-        table = _read_table(self.private_dir / "answers.csv", frozenset({self.id_column}))
-        return table if half is None else table[table["half"] == half]
+        """Answers of one half of the test rows, of all rows for None.
+
+        Returns:
+            Id (text, as it stands in the file), targets and half. Labels are whole numbers if those of the
+            training rows are, else text; other targets are numbers.
+        """
+        table = _answers(self)
+        return table.copy() if half is None else table[table["half"] == half]
+
+    def answer_ids(self) -> pd.Index:
+        """Ids of the answers, to be compared as `wmrl_envs.autoresearch.matching` says."""
+        return reference_index(_answers(self)[self.id_column])
+
+    def training_labels(self, target: str) -> pd.Index:
+        """Distinct labels of the training rows."""
+        return _training_labels(self, target)
 
     def leaderboard(self, half: Half) -> tuple[float, ...]:
-        """Scores of the board for that half of the test rows, best first."""
-        return _read_board(self.private_dir / f"{half}_leaderboard.csv", self.metric.higher_is_better)
+        """Scores of the board for that half of the test rows, best first, NaN last."""
+        return _leaderboard(self, half)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by folder: a metric holds closures."""
@@ -88,22 +143,50 @@ class Competition:
 
 
 @lru_cache(maxsize=64)
-def _read_table(path: Path, text_columns: frozenset[str]) -> pd.DataFrame:
-    return pd.read_csv(path, dtype=dict.fromkeys(text_columns, str))
+def _answers(competition: Competition) -> pd.DataFrame:
+    labels = list(competition.target_columns) if competition.metric.prediction == "label" else []
+    text = [competition.id_column, "half", *labels]
+    table = read_table(competition.private_dir / "answers.csv", text=text)
+    for target in labels:
+        known = competition.training_labels(target)
+        where = positions(table[target], known)
+        if known.dtype == "int64" and (where >= 0).all():
+            table[target] = known.to_numpy()[where]
+    return table
 
 
 @lru_cache(maxsize=256)
-def _read_board(path: Path, higher_is_better: bool) -> tuple[float, ...]:
-    scores = pd.read_csv(path)["score"]
-    return tuple(float(s) for s in scores.sort_values(ascending=not higher_is_better, na_position="last"))
+def _training_labels(competition: Competition, target: str) -> pd.Index:
+    train = read_table(competition.public_dir / "train.csv", columns=[target], text=[target])
+    labels = train[target].str.strip().drop_duplicates()
+    return reference_index(labels[labels != ""])
+
+
+@lru_cache(maxsize=256)
+def _leaderboard(competition: Competition, half: Half) -> tuple[float, ...]:
+    table = read_table(competition.private_dir / f"{half}_leaderboard.csv", columns=["score"])
+    scores = pd.to_numeric(table["score"], errors="coerce")
+    ascending = not competition.metric.higher_is_better
+    return tuple(scores.sort_values(ascending=ascending, na_position="last").astype(float).tolist())
+
+
+def competition_names(data_root: str | Path | None = None, split: Split | None = None) -> list[str]:
+    """Names of the competitions in a folder, or of the bundled ones.
+
+    Args:
+        data_root: Folder of competition folders; None for those that come with the package.
+        split: Only those of one split.
+    """
+    base = BUNDLED if data_root is None else Path(data_root)
+    names = sorted(path.parent.name for path in base.glob("*/competition.yaml"))
+    return [n for n in names if split is None or load_competition(n, data_root).split == split]
 
 
 def bundled_names() -> list[str]:
     """Names of the competitions that come with the package."""
-    return sorted(path.parent.name for path in BUNDLED.glob("*/competition.yaml"))
+    return competition_names()
 
 
-@lru_cache(maxsize=256)
 def load_competition(name_or_dir: str | Path, data_root: str | Path | None = None) -> Competition:
     """Load a bundled competition by name, or any by its folder.
 
@@ -115,29 +198,37 @@ def load_competition(name_or_dir: str | Path, data_root: str | Path | None = Non
         CompetitionError: There is no such competition, or something is missing or wrong in its folder.
     """
     root = _find(name_or_dir, data_root)
-    missing = [
-        f"{folder}/{file}"
-        for folder, files in (("public", PUBLIC_FILES), ("private", PRIVATE_FILES))
-        for file in files
-        if not (root / folder / file).is_file()
-    ]
+    missing = [file for file in FILES if not (root / file).is_file()]
     if missing:
-        raise CompetitionError(f"Competition folder {root} is incomplete: add {', '.join(missing)}.")
-    competition = _from_settings(root, _read_settings(root / "competition.yaml"))
-    _check_columns(competition)
+        raise CompetitionError(f"The competition folder {root} is incomplete: add {', '.join(missing)}.")
+    stats = [(root / file).stat() for file in FILES]
+    return _load(root, tuple((stat.st_size, stat.st_mtime_ns) for stat in stats))
+
+
+@lru_cache(maxsize=256)
+def _load(root: Path, version: tuple[tuple[int, int], ...]) -> Competition:
+    competition = _from_settings(root, _read_settings(root / "competition.yaml"), version)
+    for finding in check_competition(competition):
+        if finding.severity == "error":
+            raise CompetitionError(f"{root / finding.where} {finding.message}")
     return competition
 
 
 def _find(name_or_dir: str | Path, data_root: str | Path | None) -> Path:
     base = BUNDLED if data_root is None else Path(data_root)
+    if not base.is_dir():
+        raise CompetitionError(f"The data root {base} is not a folder.")
     for candidate in (base / name_or_dir, Path(name_or_dir)):
-        if (candidate / "competition.yaml").is_file():
+        if os.path.isfile(candidate / "competition.yaml"):
             return candidate.resolve()
-    names = sorted(path.parent.name for path in base.glob("*/competition.yaml"))
-    raise CompetitionError(
-        f"Unknown competition '{name_or_dir}': it is neither a folder with a competition.yaml nor one of "
-        f"{', '.join(names) or 'the competitions in ' + str(base)}."
-    )
+    if os.path.isdir(Path(name_or_dir)) and str(name_or_dir) not in ("", "."):
+        raise CompetitionError(f"The folder {name_or_dir} is no competition: it has no competition.yaml.")
+    names = competition_names(data_root)
+    close = difflib.get_close_matches(str(name_or_dir), names, n=1)
+    hint = f"Did you mean '{close[0]}'?" if close else f"Choose one of {', '.join(names)}."
+    if not names:
+        hint = f"There are no competitions in {base}."
+    raise CompetitionError(f"Unknown competition '{str(name_or_dir)[:100]}'. {hint}")
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
@@ -150,18 +241,22 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _from_settings(root: Path, settings: dict[str, Any]) -> Competition:
+def _from_settings(root: Path, settings: dict[str, Any], version: tuple[tuple[int, int], ...]) -> Competition:
+    path = root / "competition.yaml"
     required = ("title", "category", "metric", "id_column", "target_columns")
     missing = [key for key in required if key not in settings]
     if missing:
-        raise CompetitionError(f"{root / 'competition.yaml'} lacks {', '.join(missing)}.")
-    if settings["category"] not in CATEGORIES:
-        raise CompetitionError(
-            f"{root / 'competition.yaml'}: category must be one of {', '.join(CATEGORIES)}, "
-            f"not {settings['category']!r}."
-        )
-    if settings.get("split", "train") not in ("train", "heldout"):
-        raise CompetitionError(f"{root / 'competition.yaml'}: split must be 'train' or 'heldout'.")
+        raise CompetitionError(f"{path} lacks {', '.join(missing)}.")
+    for key, allowed in (("category", CATEGORIES), ("split", ("train", "heldout"))):
+        if settings.get(key, "train") not in allowed:
+            raise CompetitionError(
+                f"{path}: {key} must be one of {', '.join(allowed)}, not {settings[key]!r}."
+            )
+    targets = settings["target_columns"]
+    if not isinstance(targets, list) or not targets:
+        raise CompetitionError(f"{path}: target_columns must be a list of column names, not {targets!r}.")
+    if settings["id_column"] in targets:
+        raise CompetitionError(f"{path}: the id column '{settings['id_column']}' cannot be a target too.")
     return Competition(
         name=str(settings.get("name", root.name)),
         title=str(settings["title"]),
@@ -169,23 +264,7 @@ def _from_settings(root: Path, settings: dict[str, Any]) -> Competition:
         metric=get_metric(str(settings["metric"])),
         root=root,
         id_column=str(settings["id_column"]),
-        target_columns=tuple(str(column) for column in settings["target_columns"]),
+        target_columns=tuple(str(column) for column in targets),
         split=settings.get("split", "train"),
+        version=version,
     )
-
-
-def _check_columns(competition: Competition) -> None:
-    """The sample submission and the answers must name the same columns."""
-    expected = [competition.id_column, *competition.target_columns]
-    for path, extra in (
-        (competition.public_dir / "sample_submission.csv", []),
-        (competition.private_dir / "answers.csv", ["half"]),
-    ):
-        try:
-            columns = list(pd.read_csv(path, nrows=0).columns)
-        except (ValueError, UnicodeDecodeError) as error:
-            raise CompetitionError(f"{path} cannot be read as a CSV table: {error}.") from error
-        if sorted(columns) != sorted(expected + extra):
-            raise CompetitionError(
-                f"{path} has the columns {', '.join(columns)}, expected {', '.join(expected + extra)}."
-            )

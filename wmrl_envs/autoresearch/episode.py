@@ -163,7 +163,7 @@ class Episode:
         if reply.kind == "request_info":
             return task_text(self.competition)
         if reply.kind == "submit":
-            return submitted_text(self.evaluations[-1] if self.evaluations else None, self.competition)
+            return submitted_text(self.scored[1] if self.scored else None, self.competition)
         return no_code_text(reply)
 
     def _end_turn(self, turn: Turn) -> None:

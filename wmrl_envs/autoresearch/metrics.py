@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from math import inf
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from wmrl_envs.errors import CompetitionError
 __all__ = ["METRICS", "Metric", "get_metric"]
 
 Prediction = Literal["probability", "label", "number"]
+Answers = Literal["any", "binary", "finite", "non_negative"]
 
 
 @dataclass(frozen=True)
@@ -22,17 +24,23 @@ class Metric:
 
     Attributes:
         name: Name in the registry, the one that tasks and observations use.
-        function: Maps (answers, predictions), both of shape (rows,), to a float.
+        function: Maps (answers, predictions), both of shape (rows,) or (rows, targets), to a float.
         higher_is_better: Direction.
-        prediction: What a submission holds: the probability of the positive class, a class label, or a number.
+        bounds: Smallest and largest value that it can take.
+        prediction: What a submission holds: the probability of class 1, a class label, or a number.
+        answers: What answers must be: ``binary`` is 0 and 1, both of them in each half of the test rows.
         unit_interval: Whether predictions must lie in [0, 1].
+        several_targets: Whether it takes several target columns.
     """
 
     name: str
     function: Callable[[NDArray, NDArray], float]
     higher_is_better: bool
+    bounds: tuple[float, float]
     prediction: Prediction
+    answers: Answers = "any"
     unit_interval: bool = False
+    several_targets: bool = False
 
     def __call__(self, answers: NDArray, predictions: NDArray) -> float:
         """Score predictions against answers."""
@@ -45,7 +53,7 @@ class Metric:
 
 
 def _scikit(name: str, **kwargs: object) -> Callable[[NDArray, NDArray], float]:
-    """A function of `sklearn.metrics`, imported when it is first called: the import takes most of a second."""
+    """A function of `sklearn.metrics`, imported when first called: the import takes most of a second."""
 
     def score(answers: NDArray, predictions: NDArray) -> float:
         import sklearn.metrics
@@ -61,22 +69,49 @@ def _rmsle(answers: NDArray, predictions: NDArray) -> float:
     return float(np.sqrt(np.mean(difference**2)))
 
 
+def _balanced_accuracy(answers: NDArray, predictions: NDArray) -> float:
+    """Mean recall over the answers' labels; scikit-learn's own warns of labels that only predictions have."""
+    return _scikit("recall_score", average="macro", labels=np.unique(answers))(answers, predictions)
+
+
+def _quadratic_kappa(answers: NDArray, predictions: NDArray) -> float:
+    """Cohen's kappa with quadratic weights: 1 - E[(a - p)^2] / E[(a' - p)^2] with a' independent of p.
+
+    It depends on the values alone; scikit-learn's depends on which labels happen to occur, since it weighs by
+    their rank.
+    """
+    disagreement = float(np.mean((answers - predictions) ** 2.0))
+    by_chance = float(np.var(answers) + np.var(predictions) + (np.mean(answers) - np.mean(predictions)) ** 2)
+    return 1.0 if disagreement == 0 else 1.0 - disagreement / by_chance
+
+
+_SHARE = (0.0, 1.0)
+_PROBABILITY: dict[str, Any] = {"prediction": "probability", "answers": "binary"}
+_ERROR: dict[str, Any] = {"higher_is_better": False, "bounds": (0.0, inf), "prediction": "number"}
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("roc_auc", _scikit("roc_auc_score"), True, "probability"),
-        Metric("average_precision", _scikit("average_precision_score"), True, "probability"),
-        Metric("log_loss", _scikit("log_loss", labels=[0, 1]), False, "probability", unit_interval=True),
-        Metric("brier", _scikit("brier_score_loss"), False, "probability", unit_interval=True),
-        Metric("accuracy", _scikit("accuracy_score"), True, "label"),
-        Metric("balanced_accuracy", _scikit("balanced_accuracy_score"), True, "label"),
-        Metric("f1", _scikit("f1_score", zero_division=0.0), True, "label"),
-        Metric("macro_f1", _scikit("f1_score", average="macro", zero_division=0.0), True, "label"),
-        Metric("quadratic_kappa", _scikit("cohen_kappa_score", weights="quadratic"), True, "label"),
-        Metric("rmse", _scikit("root_mean_squared_error"), False, "number"),
-        Metric("mae", _scikit("mean_absolute_error"), False, "number"),
-        Metric("r2", _scikit("r2_score"), True, "number"),
-        Metric("rmsle", _rmsle, False, "number"),
+        Metric("roc_auc", _scikit("roc_auc_score"), True, _SHARE, several_targets=True, **_PROBABILITY),
+        Metric("average_precision", _scikit("average_precision_score"), True, _SHARE, **_PROBABILITY),
+        Metric(
+            "log_loss",
+            _scikit("log_loss", labels=[0, 1]),
+            False,
+            (0.0, inf),
+            unit_interval=True,
+            **_PROBABILITY,
+        ),
+        Metric("brier", _scikit("brier_score_loss"), False, _SHARE, unit_interval=True, **_PROBABILITY),
+        Metric("accuracy", _scikit("accuracy_score"), True, _SHARE, "label"),
+        Metric("balanced_accuracy", _balanced_accuracy, True, _SHARE, "label"),
+        Metric("f1", _scikit("f1_score", zero_division=0.0), True, _SHARE, "label", "binary"),
+        Metric("macro_f1", _scikit("f1_score", average="macro", zero_division=0.0), True, _SHARE, "label"),
+        Metric("quadratic_kappa", _quadratic_kappa, True, (-1.0, 1.0), "label", "finite"),
+        Metric("r2", _scikit("r2_score"), True, (-inf, 1.0), "number", "finite", several_targets=True),
+        Metric("rmse", _scikit("root_mean_squared_error"), answers="finite", several_targets=True, **_ERROR),
+        Metric("mae", _scikit("mean_absolute_error"), answers="finite", several_targets=True, **_ERROR),
+        Metric("rmsle", _rmsle, answers="non_negative", **_ERROR),
     )
 }
 

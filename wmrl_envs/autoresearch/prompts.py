@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 import pandas as pd
 
@@ -12,11 +13,14 @@ from wmrl_envs.evaluation import Evaluation
 
 __all__ = ["AGENT_SYSTEM_PROMPT", "cut_middle", "no_code_text", "outcome_text", "submitted_text", "task_text"]
 
-AGENT_SYSTEM_PROMPT = """\
-You are a machine-learning engineer who solves competitions with Python programs.
-Reply with exactly one complete program in a ```python block. It is run as it stands, in a fresh sandbox without
-network. It reads the public files from the folder named by the environment variable DATA_DIR and writes its
-submission as CSV to the path named by SUBMISSION_PATH. You then see what happened and may send a better program."""
+AGENT_SYSTEM_PROMPT = (
+    "You are a machine-learning engineer who solves competitions with Python programs.\n"
+    "Reply with exactly one complete program in a ```python block. It is run as it stands, "
+    "in a fresh sandbox without\nnetwork. "
+    "It reads the public files from the folder named by the environment variable DATA_DIR and writes its\n"
+    "submission as CSV to the path named by SUBMISSION_PATH. "
+    "You then see what happened and may send a better program."
+)
 
 _WHAT_TO_SUBMIT = {
     "probability": "the probability of class 1",
@@ -45,7 +49,7 @@ def task_text(competition: Competition) -> str:
     return "\n".join(lines)
 
 
-def _columns(path: object) -> str:
+def _columns(path: Path) -> str:
     columns = [str(column) for column in pd.read_csv(path, nrows=0).columns]
     if len(columns) > _COLUMNS_SHOWN + 1:
         hidden = len(columns) - _COLUMNS_SHOWN
@@ -88,7 +92,7 @@ def submitted_text(evaluation: Evaluation | None, competition: Competition) -> s
     """The observation after the episode was ended by an explicit submit."""
     if evaluation is None:
         return "status: submitted\nmessage: No program was sent, so the score is 0."
-    return f"status: submitted\nmessage: The last result stands.\n{outcome_text(evaluation, competition)}"
+    return f"status: submitted\nmessage: This result stands.\n{outcome_text(evaluation, competition)}"
 
 
 def cut_middle(text: str, max_chars: int) -> str:

@@ -3,15 +3,16 @@
 The rules, in their order:
 
 1. What stands before ``</think>`` is thinking; nothing in it counts.
-2. After the first block, a line that begins like an answer of the environment (``Observation:``, ``status:``)
-   or like another speaker (``User:``, ``<|im_start|>``) is invented, and so is all that follows it.
-3. Code is the last closed block labelled Python (```` ```python ````, ``py``, ``Python``, ``python3``; ``~~~``
-   will do), else the last closed block without a label or with an unknown one, else a last block that was never
-   closed: then the reply was cut, and `Reply.truncated` is set. Blocks labelled as something else
+2. After the first block, a line that begins like an answer of the environment (``Observation:``,
+   ``status:``) or like another speaker (``User:``, ``<|im_start|>``) is invented, and so is all after it.
+3. Code is the last closed block labelled Python (```` ```python ````, ``py``, ``Python``, ``python3``;
+   ``~~~`` will do), else the last closed block without a label or with an unknown one, else the last block,
+   never closed: then the reply was cut, and `Reply.truncated` is set. Blocks labelled as something else
    (``bash``, ``json``, ``text`` ...) are never run.
 4. A fence inside a triple-quoted string of the program does not close its block.
-5. Without code: a block labelled ``submit``, or a reply that is just the word ``submit``, ends the episode and
-   keeps the last evaluation. ``request_info``, alone or with the name of what is wanted, asks for information.
+5. Without code: a block labelled ``submit``, or a reply that is just the word ``submit``, ends the episode
+   and keeps the last evaluation. ``request_info``, alone or with the name of what is wanted, asks for
+   information.
 6. Everything else is malformed.
 """
 
@@ -28,8 +29,24 @@ ReplyKind = Literal["code", "request_info", "submit", "malformed"]
 _PYTHON = frozenset({"python", "py", "python3", "py3"})
 _ACTIONS = frozenset({"submit", "request_info"})
 _OTHER_LANGUAGES = frozenset(
-    "bash sh shell zsh console terminal powershell json yaml yml toml ini xml html css javascript js typescript "
-    "text txt plaintext output csv tsv markdown md diff sql r julia c cpp java rust go latex tex".split()
+    {"bash", "sh", "shell", "zsh", "console", "terminal", "powershell", "text", "txt", "plaintext", "output"}
+    | {
+        "json",
+        "yaml",
+        "yml",
+        "toml",
+        "ini",
+        "xml",
+        "html",
+        "css",
+        "csv",
+        "tsv",
+        "markdown",
+        "md",
+        "diff",
+        "latex",
+    }
+    | {"sql", "r", "julia", "c", "cpp", "java", "javascript", "js", "typescript", "rust", "go"}
 )
 _OPENING = re.compile(r"^(?P<before>[^`~\n]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)$")
 _INVENTED = re.compile(
@@ -176,7 +193,7 @@ def _read_block(lines: list[str], first: int, opening: re.Match[str]) -> tuple[_
 
 
 def _closing_line(lines: list[str], start: int, fence: str) -> int | None:
-    """Number of the line that closes a block: the first bare fence outside strings, else the first bare one."""
+    """Number of the closing line: the first bare fence outside strings, else the first bare one."""
     bare = re.compile(rf"^[ \t]*{re.escape(fence[0])}{{{len(fence)},}}\s*$")
     fallback: int | None = None
     quote = ""

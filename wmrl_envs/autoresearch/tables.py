@@ -1,0 +1,58 @@
+"""Read a competition's CSV tables; what cannot be read raises one sentence that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from wmrl_envs.errors import CompetitionError
+
+__all__ = ["TableError", "read_columns", "read_table"]
+
+
+class TableError(CompetitionError):
+    """A table of a competition cannot be read.
+
+    Attributes:
+        path: The file.
+        problem: The rest of the sentence that begins with the file.
+    """
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path} {problem}")
+        self.path = path
+        self.problem = problem
+
+
+def read_columns(path: Path) -> list[str]:
+    """Names of a table's columns, repetitions included.
+
+    Raises:
+        TableError: The file is no CSV table in UTF-8.
+    """
+    header = _read(path, header=None, nrows=1, dtype=str)
+    return header.iloc[0].tolist()
+
+
+def read_table(path: Path, columns: list[str] | None = None, text: list[str] | None = None) -> pd.DataFrame:
+    """A table whose empty cells are empty texts, never NaN.
+
+    Args:
+        path: The file.
+        columns: Columns to read, all of them for None.
+        text: Columns to read as text, as they stand; the others are numbers where all their cells are.
+
+    Raises:
+        TableError: The file is no CSV table in UTF-8.
+    """
+    return _read(path, usecols=columns, dtype=dict.fromkeys(text or [], str))
+
+
+def _read(path: Path, **options: Any) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path, na_filter=False, low_memory=False, **options)
+    except (ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise TableError(path, f"cannot be read as a CSV table: {reason}.") from error
