@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling
 
 if TYPE_CHECKING:
     from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
+    from wmrl_rewards.language_models.openai_client import OpenAIModel
 
-__all__ = ["Generation", "HuggingFaceModel", "LanguageModel", "Message", "Sampling"]
+__all__ = ["Generation", "HuggingFaceModel", "LanguageModel", "Message", "OpenAIModel", "Sampling"]
+
+_LAZY = {
+    "HuggingFaceModel": "wmrl_rewards.language_models.hugging_face",
+    "OpenAIModel": "wmrl_rewards.language_models.openai_client",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch and transformers only with the class that needs them."""
-    if name == "HuggingFaceModel":
-        from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
-
-        return HuggingFaceModel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

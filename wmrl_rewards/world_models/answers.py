@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 __all__ = ["Answer", "UnreadableAnswerError", "read_answer"]
@@ -64,14 +65,15 @@ _PHRASES = sorted(
     reverse=True,
 )
 _ANY_PHRASE = re.compile(r"\b(" + "|".join(phrase for phrase, _ in _PHRASES) + r")\b")
-_MARKS = r"[\s*_`\"'>#•-]*"
+_MARKS = r"[ \t*_`\"'>#•-]*"
 _STATUS = re.compile(rf"\bstatus\b{_MARKS}(?:[:=]|\bis\b)(?P<rest>.*)", re.IGNORECASE)
 _STREAM = re.compile(rf"^{_MARKS}(?P<name>stdout|stderr){_MARKS}:{_MARKS}(?P<rest>.*)$", re.IGNORECASE)
 _MESSAGE = re.compile(rf"^{_MARKS}message{_MARKS}:\s*(?P<rest>.+)$", re.IGNORECASE | re.MULTILINE)
+_SHARE = (0.0, 1.0)
 _FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\w*\s*$")
 _NUMBER = r"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)"
 # What makes a number a part of something else: more digits, a unit, a range.
-_NO_MORE = r"(?![\d.,]*\d|\w|\s*(?:-|–|to\b|or\b|±|\+/-|/)\s*\.?\d)"
+_NO_MORE = r"(?![\d.,]*\d|\w|\s*%|\s*(?:-|–|to\b|or\b|±|\+/-|/)\s*\.?\d)"
 _BEFORE_NAME = (
     r"(?:^|[,;({]|\b(?:the|an?|predicted|expected|estimated|final|hidden|test|public|private|with|and)\b)"
 )
@@ -113,7 +115,7 @@ def _without_thinking(text: str) -> str:
 def _as_json(text: str) -> list[tuple[str, Any]] | None:
     """Fields of the JSON object that the answer is (fences and prose around it aside), or None."""
     start, end = text.find("{"), text.rfind("}")
-    if start < 0 or end < start:
+    if start < 0 or end < start or _STATUS.search(text[:start]):
         return None
     try:
         found = json.loads(text[start : end + 1])
@@ -169,14 +171,14 @@ def _read_value(head: str, name: str, bounds: tuple[float, float]) -> float:
         rf"(?:[:=≈~]|\b(?:is|of|be)\b){_MARKS}(?:about|around|approximately|roughly|[≈~])?{_MARKS}"
         rf"{_NUMBER}(?P<percent>\s*%)?{_NO_MORE}"
     )
-    values = {
-        float(found["number"]) / (100 if found["percent"] else 1)
-        for found in re.finditer(pattern, head, re.IGNORECASE | re.MULTILINE)
-    }
+    matches = list(re.finditer(pattern, head, re.IGNORECASE | re.MULTILINE))
+    values = {float(found["number"]) / (100 if found["percent"] else 1) for found in matches}
     if len(values) != 1:
         problem = f"several values of {name}" if values else f"no value of {name}"
         raise UnreadableAnswerError(f"The answer gives {problem}.")
     value = values.pop()
-    if not bounds[0] <= value <= bounds[1]:
+    if bounds != _SHARE and any(found["percent"] for found in matches):
+        raise UnreadableAnswerError(f"The answer gives {name} in percent, which it is not measured in.")
+    if not (isfinite(value) and bounds[0] <= value <= bounds[1]):
         raise UnreadableAnswerError(f"The answer gives {name} = {value:g}, which it cannot be.")
     return value

@@ -175,13 +175,10 @@ class LanguageModelWorldModel:
             return None
         if answer.value is None:
             return Grade(answer.status, message=answer.message)  # type: ignore[arg-type]
-        competition = _competition(request)
-        if competition is None:
-            return Grade("ok", percentile=answer.value)
-        board = competition.leaderboard((request.context or {}).get("split", "public"))
         if self.predict_what == "percentile":
-            better = min(round((1 - answer.value) * len(board)), len(board) - 1)
-            return Grade("ok", score=board[better], percentile=answer.value)
+            return Grade("ok", percentile=answer.value)
+        competition = _competition(request)
+        board = competition.leaderboard((request.context or {}).get("split", "public"))
         rank = percentile(answer.value, board, competition.metric.higher_is_better)
         return Grade("ok", score=answer.value, percentile=rank)
 

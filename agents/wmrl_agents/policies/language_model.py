@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ class LanguageModelPolicy:
             error = self.language_model.overflow(len(prompt.token_ids), self.max_new_tokens)
             if error is not None:
                 raise WMRLError(error)
-        sampling = Sampling(self.sampling.max_new_tokens, self.sampling.temperature, seed=seed)
+        sampling = replace(self.sampling, seed=seed)
         replies = self.language_model.complete([prompt.token_ids for prompt in prompts], sampling)
         return [
             Sample(
