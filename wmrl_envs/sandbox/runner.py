@@ -10,55 +10,51 @@ the sandbox stands: without it a failure is the machine's, with it the solution'
 This file is executed by the interpreter of the sandbox and imports nothing but its standard library.
 """
 
-import _socket
-import array
-import random
+from __future__ import annotations
+
+import _socket  # not socket, random, typing or importlib.abc: each takes milliseconds, and every job pays
 import resource
 import sys
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from os import O_DIRECTORY, O_RDONLY, close, getcwd
 from os import open as open_descriptor
 from types import CodeType, ModuleType, TracebackType
-from typing import Any
 
 OPEN_FILES = 1024
 
 
-class SeedOnImport(MetaPathFinder):
-    """Seeds the global generators of numpy and torch at the moment at which the solution imports them."""
+class SeedOnImport:
+    """A finder for sys.meta_path that seeds global generators at the moment at which they are imported."""
 
-    SEEDERS = {"numpy.random": "seed", "torch": "manual_seed"}  # noqa: RUF012
+    SEEDERS = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}  # noqa: RUF012
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Find the module as usual; for those that have generators, seed them once they are loaded."""
         if name not in self.SEEDERS:
             return None
-        spec = PathFinder.find_spec(name, path, target)
+        spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
         if spec is not None and spec.loader is not None:
-            spec.loader = SeedingLoader(spec.loader, self.SEEDERS[name], self.seed)
+            spec.loader = SeedingLoader(spec.loader, self.SEEDERS[name], self.seed)  # type: ignore[assignment]
         return spec
 
 
-class SeedingLoader(Loader):
+class SeedingLoader:
     """Loads a module with its own loader, then calls the module's seeding function."""
 
-    def __init__(self, loader: Any, seeder: str, seed: int) -> None:
+    def __init__(self, loader: object, seeder: str, seed: int) -> None:
         self.loader, self.seeder, self.seed = loader, seeder, seed
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As the module's own loader does."""
-        return self.loader.create_module(spec)
+        return self.loader.create_module(spec)  # type: ignore[attr-defined]
 
     def exec_module(self, module: ModuleType) -> None:
         """As the module's own loader does, then seed."""
-        module.__loader__ = self.loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
+        module.__loader__ = module.__spec__.loader = self.loader  # type: ignore
+        self.loader.exec_module(module)  # type: ignore[attr-defined]
         getattr(module, self.seeder)(self.seed)
 
 
@@ -81,10 +77,18 @@ def announce(channel: int) -> None:
     """Send a descriptor of the job's folder through the channel, then close both."""
     folder = open_descriptor(".", O_RDONLY | O_DIRECTORY)
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, channel)
-    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [folder]))
-    connection.sendmsg([b"."], [rights])
+    rights = folder.to_bytes(4, sys.byteorder)  # one C int
+    connection.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
     connection.close()
     close(folder)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed what is loaded by now, and what will be when it comes."""
+    for name, seeder in SeedOnImport.SEEDERS.items():
+        if name in sys.modules:
+            getattr(sys.modules[name], seeder)(seed)
+    sys.meta_path.insert(0, SeedOnImport(seed))
 
 
 def show_without_runner(
@@ -110,8 +114,7 @@ def prepare(channel: int, seed: int, *limits: int) -> None:
     """Everything that has to be done before hostile code runs."""
     lower_limits(*limits)
     announce(channel)
-    random.seed(seed)
-    sys.meta_path.insert(0, SeedOnImport(seed))
+    seed_generators(seed)
     sys.excepthook = show_without_runner
     sys.argv[:] = ["solution.py"]
     sys.path.insert(0, getcwd())
