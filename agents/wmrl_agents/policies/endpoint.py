@@ -1,4 +1,4 @@
-"""`EndpointPolicy`: any `LanguageModel`, such as an endpoint, as an agent that is evaluated but not trained."""
+"""`EndpointPolicy`: any `LanguageModel`, such as an endpoint, as an agent to evaluate but not to train."""
 
 from __future__ import annotations
 
