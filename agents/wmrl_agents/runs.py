@@ -15,7 +15,15 @@ from typing import Any
 from wmrl_agents.grpo.config import GRPOConfig, load_settings, save_config
 from wmrl_envs.errors import ConfigError
 
-__all__ = ["append_metrics", "create_run", "is_run", "load_run", "read_metrics", "truncate_metrics"]
+__all__ = [
+    "append_metrics",
+    "create_run",
+    "is_run",
+    "load_run",
+    "read_metrics",
+    "refuse_run",
+    "truncate_metrics",
+]
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -27,17 +35,25 @@ def is_run(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
-def create_run(run_dir: Path, config: GRPOConfig) -> None:
-    """Make the folder of a new run.
+def refuse_run(run_dir: Path) -> None:
+    """Make sure that a new run overwrites none.
 
     Raises:
-        ConfigError: The folder holds a run already, or cannot be made.
+        ConfigError: The folder holds a run already.
     """
     if is_run(run_dir):
         raise ConfigError(
             f"{run_dir} already holds a run: go on with `wmrl train --resume {run_dir}`, "
             "or choose another --run-dir."
         )
+
+
+def create_run(run_dir: Path, config: GRPOConfig) -> None:
+    """Make the folder of a new run; its config comes last, so that a folder with one is a run.
+
+    Raises:
+        ConfigError: The folder cannot be made.
+    """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from wmrl_agents.grpo.gradients import TrainablePolicy
+from wmrl_agents.grpo.roles import TrainablePolicy
 
 __all__ = ["Checkpoint", "latest_checkpoint", "save_checkpoint"]
 

@@ -17,53 +17,16 @@ used for exactly one step, by the policy that sampled it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
-from wmrl_agents.policies.base import Policy, Prompt, Sample
-from wmrl_agents.policies.token_statistics import TokenStatistics
+from wmrl_agents.grpo.roles import TrainablePolicy
+from wmrl_agents.policies.base import Sample
 
-__all__ = ["GradientStatistics", "TrainablePolicy", "accumulate_gradients"]
-
-
-class TrainablePolicy(Policy, Protocol):
-    """A policy with parameters, per-token statistics and a directory form."""
-
-    @property
-    def max_context(self) -> int | None:
-        """Most tokens of a record, the reply included; None if there is no limit."""
-        ...
-
-    @property
-    def max_new_tokens(self) -> int:
-        """Most tokens of one reply."""
-        ...
-
-    def count_tokens(self, text: str) -> int:
-        """Number of tokens of a text."""
-        ...
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """Its trainable parameters, always in the same order."""
-        ...
-
-    def frozen_copy(self) -> Any:
-        """A copy that no training changes, fit to be a reference."""
-        ...
-
-    def token_statistics(
-        self, samples: Sequence[Prompt], reference: Any = None, *, entropy: bool = False
-    ) -> TokenStatistics:
-        """Log-probability, KL to ``reference`` and entropy at each own token, differentiable."""
-        ...
-
-    def save(self, directory: Path) -> Any:
-        """Write it as a directory that a policy of the same class loads."""
-        ...
+__all__ = ["GradientStatistics", "accumulate_gradients"]
 
 
 @dataclass(frozen=True)

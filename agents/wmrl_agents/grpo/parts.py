@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,20 +11,22 @@ from typing import Literal
 import torch
 
 from wmrl_agents.grpo.config import GRPOConfig
-from wmrl_agents.grpo.gradients import TrainablePolicy
+from wmrl_agents.grpo.roles import PlayingPolicy, TrainablePolicy
 from wmrl_agents.grpo.rollouts import Executor
 from wmrl_agents.policies import resolve_model
+from wmrl_agents.policies.chat import ChatPolicy
 from wmrl_envs.autoresearch import Competition, load_competition
 from wmrl_envs.autoresearch.competition import Half, bundled_names
 from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluator
 from wmrl_envs.sandbox import BubblewrapSandbox, ExecutionCache, Limits, UnsafeSandbox
-from wmrl_rewards.language_models.base import Sampling
+from wmrl_rewards.language_models.base import LanguageModel, Sampling
+from wmrl_rewards.language_models.openai_client import OpenAIModel
 from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
 from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
 
-__all__ = ["Parts", "build_parts", "load_competitions", "load_policy", "make_executor"]
+__all__ = ["Parts", "build_parts", "load_competitions", "load_playing_policy", "make_executor"]
 
 
 @dataclass
@@ -71,6 +74,32 @@ def load_policy(config: GRPOConfig, source: str | Path) -> TrainablePolicy:
     )
 
 
+def load_playing_policy(config: GRPOConfig, source: str | Path) -> PlayingPolicy:
+    """A policy to evaluate: a language model, or a chat model behind an endpoint."""
+    if not is_endpoint(source):
+        return load_policy(config, source)
+    return ChatPolicy(
+        open_endpoint(str(source)), max_new_tokens=config.max_new_tokens, temperature=config.temperature
+    )
+
+
+def is_endpoint(source: str | Path) -> bool:
+    """Whether a model's name is the address of an endpoint."""
+    return str(source).startswith(("http://", "https://"))
+
+
+def open_endpoint(address: str) -> LanguageModel:
+    """A model behind an endpoint, ``http://host/v1#model``; ``WMRL_API_KEY`` is sent if it is set.
+
+    Raises:
+        ConfigError: The address names no model.
+    """
+    url, _, model = address.partition("#")
+    if not model:
+        raise ConfigError(f"Name the model behind an endpoint after a '#': {url}#MODEL.")
+    return OpenAIModel(url, model, api_key_env="WMRL_API_KEY" if "WMRL_API_KEY" in os.environ else None)
+
+
 def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> SandboxEvaluator:
     """The sandbox that a config asks for.
 
@@ -90,17 +119,22 @@ def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> San
 
 
 def _make_predictor(config: GRPOConfig) -> PredictedEvaluator:
-    from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
-
-    model = HuggingFaceModel(
-        resolve_model(config.world_model), device=config.device, dtype=getattr(torch, config.dtype)
-    )
+    """The world model that a config names, asked for the most likely outcome."""
     world_model = LanguageModelWorldModel(
-        model,
+        _load_language_model(config),
         sampling=Sampling(max_new_tokens=config.world_model_max_new_tokens, temperature=0),
         max_context_tokens=config.world_model_context,
     )
     return PredictedEvaluator(world_model)
+
+
+def _load_language_model(config: GRPOConfig) -> LanguageModel:
+    if is_endpoint(config.world_model):
+        return open_endpoint(config.world_model)
+    from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
+
+    dtype = getattr(torch, config.dtype)
+    return HuggingFaceModel(resolve_model(config.world_model), device=config.device, dtype=dtype)
 
 
 def load_competitions(config: GRPOConfig, split: Literal["train", "heldout"] = "train") -> list[Competition]:

@@ -13,15 +13,24 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed
-from wmrl_agents.grpo.gradients import TrainablePolicy
+from wmrl_agents.grpo.roles import PlayingPolicy
 from wmrl_agents.policies.base import Prompt, Sample
 from wmrl_envs.autoresearch.competition import Competition, Half
 from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
 from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, cut_middle
 from wmrl_envs.evaluation import Evaluation, Evaluator, Solution, Source
 
-__all__ = ["Executor", "Group", "RolloutSettings", "Rollouts", "Trajectory", "cut_to_tokens"]
+__all__ = [
+    "Executor",
+    "Group",
+    "RolloutSettings",
+    "Rollouts",
+    "Trajectory",
+    "cut_to_tokens",
+    "rollout_settings",
+]
 
 Wait = Iterator[list[Future[Evaluation]]]
 
@@ -115,7 +124,7 @@ class Rollouts:
 
     def __init__(
         self,
-        policy: TrainablePolicy,
+        policy: PlayingPolicy,
         executor: Executor | None,
         predictor: Evaluator | None,
         settings: RolloutSettings,
@@ -263,3 +272,14 @@ def _run(plays: Sequence[Wait]) -> None:
         play, _ = waiting[place]
         futures = next(play, None)
         waiting[place : place + 1] = [] if futures is None else [(play, futures)]
+
+
+def rollout_settings(config: GRPOConfig) -> RolloutSettings:
+    """The part of a config that rollouts need."""
+    return RolloutSettings(
+        max_turns=config.max_turns,
+        trajectory_score=config.trajectory_score,
+        missing=config.missing,
+        max_observation_tokens=config.max_observation_tokens,
+        generation_batch=config.generation_batch,
+    )

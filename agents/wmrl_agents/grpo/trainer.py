@@ -16,7 +16,7 @@ the standard deviation of a group. Run it with ``wmrl train``, or::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,11 +29,12 @@ from wmrl_agents.grpo.draws import derive_seed, draw_tasks
 from wmrl_agents.grpo.gradients import GradientStatistics, accumulate_gradients
 from wmrl_agents.grpo.metrics import step_metrics
 from wmrl_agents.grpo.parts import Parts, build_parts, load_competitions
-from wmrl_agents.grpo.rollouts import Group, Rollouts, RolloutSettings
+from wmrl_agents.grpo.rollouts import Group, Rollouts, rollout_settings
 from wmrl_agents.grpo.scores import StepScores, score_step
 from wmrl_agents.runs import append_metrics, create_run, is_run, truncate_metrics
 from wmrl_agents.store import RunStore
-from wmrl_envs.errors import WMRLError
+from wmrl_envs.autoresearch import Competition
+from wmrl_envs.errors import ConfigError, WMRLError
 from wmrl_rewards import PairPool, WorldModelReward
 
 __all__ = ["GRPOTrainer"]
@@ -58,13 +59,14 @@ class GRPOTrainer:
         self.config = config
         self.run_dir = Path(run_dir)
         self.competitions = load_competitions(config)
+        _refuse_heldout(self.competitions)
         self.parts = parts or build_parts(config, self.run_dir / "executions.sqlite")
-        if not is_run(self.run_dir):
-            create_run(self.run_dir, config)
         checkpoint = latest_checkpoint(self.run_dir)
         self.next_step = 0 if checkpoint is None else checkpoint.step
         self.policy = self.parts.load_policy(config.policy if checkpoint is None else checkpoint.policy_dir)
         self.reference = self._make_reference(started=checkpoint is None)
+        if not is_run(self.run_dir):
+            create_run(self.run_dir, config)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
@@ -204,6 +206,12 @@ class GRPOTrainer:
             )
 
 
+def _refuse_heldout(competitions: Sequence[Competition]) -> None:
+    for competition in competitions:
+        if competition.split != "train":
+            raise ConfigError(f"Competition '{competition.name}' is held out: it is there to evaluate on.")
+
+
 def make_reward(config: GRPOConfig, pool: PairPool) -> WorldModelReward:
     """The rewards that a config asks for: corrections are on only where the source is ``wmrl``."""
     corrected = config.reward_source == "wmrl"
@@ -220,15 +228,4 @@ def make_reward(config: GRPOConfig, pool: PairPool) -> WorldModelReward:
         debiasing_method=config.debias_method,
         pair_window=config.debias_window,
         pool=pool,
-    )
-
-
-def rollout_settings(config: GRPOConfig) -> RolloutSettings:
-    """The part of a config that rollouts need."""
-    return RolloutSettings(
-        max_turns=config.max_turns,
-        trajectory_score=config.trajectory_score,
-        missing=config.missing,
-        max_observation_tokens=config.max_observation_tokens,
-        generation_batch=config.generation_batch,
     )

@@ -1,0 +1,193 @@
+"""The ``wmrl`` command. What a subcommand needs is imported when it runs, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from wmrl_agents.grpo.config import GRPOConfig, field_docs, load_preset, load_settings, preset_names
+from wmrl_envs.errors import WMRLError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: Arguments; None takes those of the process.
+
+    Returns:
+        0 if all went well, 2 for input that cannot be used, 130 after an interrupt.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["tiny-coder"]:
+        return _guarded(lambda: _tiny_coder(arguments[1:]))
+    options = _parser().parse_args(arguments)
+    return _guarded(lambda: options.run(options))
+
+
+def _guarded(command: Any) -> int:
+    try:
+        return int(command())
+    except WMRLError as error:
+        print(f"wmrl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("wmrl: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wmrl",
+        description="Train agents whose rewards are expensive to execute, with world-model rewards.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_train(commands)
+    _add_evaluate(commands)
+    report = commands.add_parser("report", help="write a run's report, one HTML page")
+    report.add_argument("run_dir", metavar="RUN", type=Path)
+    report.set_defaults(run=_report)
+    commands.add_parser("tiny-coder", help="`wmrl tiny-coder build` makes the bundled models again")
+    return parser
+
+
+def _add_train(commands: Any) -> None:
+    train = commands.add_parser(
+        "train",
+        usage="wmrl train [--preset NAME] [--run-dir DIR] [--resume DIR] [--config FILE] [--SETTING V ...]",
+        allow_abbrev=False,
+        help="train an agent",
+        description="Train an agent with GRPO and world-model rewards; evaluate it before and after.",
+        epilog="Settings come from the preset, then the config file, then the flags.",
+    )
+    train.add_argument("--resume", metavar="DIR", type=Path, help="go on with the run in this directory")
+    train.add_argument("--run-dir", metavar="DIR", type=Path, help="directory of the new run")
+    _add_settings(train)
+    train.set_defaults(run=_train)
+
+
+def _add_evaluate(commands: Any) -> None:
+    evaluate = commands.add_parser(
+        "evaluate",
+        allow_abbrev=False,
+        help="evaluate an agent by real execution",
+        description="Evaluate a run, a model directory or name, or an endpoint (http://host/v1#model).",
+    )
+    evaluate.add_argument("policy", metavar="RUN_OR_POLICY")
+    evaluate.add_argument("--split", choices=("train", "heldout"), default="train")
+    evaluate.add_argument("--repeats", metavar="N", type=int, help="trajectories per competition")
+    evaluate.add_argument("--half", choices=("public", "private"), default="private")
+    evaluate.add_argument("--output", metavar="FILE", type=Path, help="where the numbers go, as JSON")
+    _add_settings(evaluate, hidden=True)
+    evaluate.set_defaults(run=_evaluate)
+
+
+def _add_settings(parser: argparse.ArgumentParser, hidden: bool = False) -> None:
+    """A flag for the preset, one for a config file, and one for each setting."""
+    parser.add_argument("--preset", metavar="NAME", help=f"{', '.join(preset_names())} (default: default)")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file of settings")
+    docs = field_docs()
+    group = parser.add_argument_group("settings", "their defaults without a preset in brackets")
+    taken = {"policy"} if hidden else set()
+    for field in dataclasses.fields(GRPOConfig):
+        if field.name in taken:
+            continue
+        flags = dict.fromkeys((f"--{field.name.replace('_', '-')}", f"--{field.name}"))
+        text = f"{docs[field.name]} [{_shown(field.default)}]".replace("%", "%%")
+        group.add_argument(
+            *flags,
+            metavar="V",
+            dest=f"setting_{field.name}",
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS if hidden else text,
+        )
+
+
+def _shown(default: Any) -> str:
+    return "none" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _flags(options: argparse.Namespace) -> dict[str, Any]:
+    """Settings given as flags."""
+    prefix = "setting_"
+    return {n.removeprefix(prefix): v for n, v in vars(options).items() if n.startswith(prefix)}
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Settings of preset, file and flags, later ones first."""
+    preset = options.preset or ("default" if options.config is None else None)
+    settings = {} if preset is None else load_preset(preset)
+    if options.config is not None:
+        settings |= load_settings(options.config)
+    return settings | _flags(options)
+
+
+def _train(options: argparse.Namespace) -> int:
+    if options.resume is not None:
+        for flag in ("run_dir", "preset", "config"):
+            if getattr(options, flag) is not None:
+                options_flag = f"--{flag.replace('_', '-')}"
+                raise _usage(f"--resume goes on with a run as it is: leave {options_flag} out.")
+        from wmrl_agents.train import resume
+
+        return resume(options.resume, _flags(options))
+    config = GRPOConfig.from_mapping(_settings(options))
+    name = options.preset or "default" if options.config is None else options.config.stem
+    run_dir = options.run_dir or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    from wmrl_agents.train import start
+
+    return start(config, run_dir)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    flags = _flags(options)
+    if options.repeats is not None:
+        flags["evaluation_repeats"] = options.repeats
+    from wmrl_agents.train import evaluate
+
+    return evaluate(
+        options.policy,
+        base=_settings(options),
+        flags=flags,
+        split=options.split,
+        half=options.half,
+        output=options.output,
+    )
+
+
+def _report(options: argparse.Namespace) -> int:
+    from wmrl_agents.report import write_report
+
+    print(write_report(options.run_dir))
+    return 0
+
+
+def _tiny_coder(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="wmrl tiny-coder")
+    parser.add_argument("action", choices=("build",), help="make the bundled models again from nothing")
+    parser.parse_args(arguments[:1])
+    from wmrl_agents.policies.tiny_coder.build import main as build
+
+    build(arguments[1:])
+    return 0
+
+
+def _usage(sentence: str) -> WMRLError:
+    from wmrl_envs.errors import ConfigError
+
+    return ConfigError(sentence)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

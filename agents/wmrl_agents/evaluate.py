@@ -1,0 +1,163 @@
+"""Evaluation by real execution: avg@k percentile per task, averaged inside categories, then over them.
+
+While it plays, the agent is told how it did on the public half of the test rows; the number that counts is
+its program's score on the private half, which it is never told. No turn is chosen by its private score.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from wmrl_agents.grpo.config import GRPOConfig
+from wmrl_agents.grpo.draws import derive_seed
+from wmrl_agents.grpo.parts import make_executor
+from wmrl_agents.grpo.roles import PlayingPolicy
+from wmrl_agents.grpo.rollouts import Executor, Group, Rollouts, rollout_settings
+from wmrl_envs.autoresearch import Competition
+from wmrl_envs.autoresearch.competition import Half
+
+__all__ = ["TaskResult", "evaluate_policy", "save_evaluation", "summarise"]
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How an agent did on one competition.
+
+    Attributes:
+        competition: Name.
+        category: Its category.
+        scores: Score of each trajectory; None where the infrastructure failed.
+        statuses: How each trajectory's scored program ended; ``no_program`` where there was none.
+    """
+
+    competition: str
+    category: str
+    scores: tuple[float | None, ...]
+    statuses: tuple[str, ...]
+
+    @property
+    def known(self) -> list[tuple[float, str]]:
+        """Score and status of the trajectories that have a score."""
+        pairs = zip(self.scores, self.statuses, strict=True)
+        return [(score, status) for score, status in pairs if score is not None]
+
+    @property
+    def score(self) -> float | None:
+        """Mean score: avg@k."""
+        return _mean(score for score, _ in self.known)
+
+    @property
+    def valid_rate(self) -> float | None:
+        """Share of trajectories whose submission could be scored."""
+        return _mean(float(status == "ok") for _, status in self.known)
+
+    @property
+    def valid_score(self) -> float | None:
+        """Mean score of those."""
+        return _mean(score for score, status in self.known if status == "ok")
+
+
+def evaluate_policy(
+    policy: PlayingPolicy,
+    competitions: Sequence[Competition],
+    config: GRPOConfig,
+    *,
+    cache: Path,
+    half: Half = "private",
+) -> dict[str, Any]:
+    """Play ``config.evaluation_repeats`` episodes on each competition and score them.
+
+    Args:
+        policy: The agent.
+        competitions: The tasks.
+        config: Turns, limits and seed.
+        cache: File of stored executions.
+        half: Half of the test rows that the reported scores are on.
+
+    Returns:
+        The summary, fit for JSON; see `summarise`.
+    """
+    groups = [Group(index, competition, "real") for index, competition in enumerate(competitions)]
+    seed = derive_seed(config.seed, "evaluation")
+    with make_executor(config, cache, "public") as public, make_executor(config, cache, half) as judge:
+        rollouts = Rollouts(policy, public, None, rollout_settings(config))
+        rollouts.play(groups, config.evaluation_repeats, seed=seed)
+        results = [_judge(group, judge) for group in groups]
+    executions = sum(len(t.executions) for group in groups for t in group.trajectories)
+    return {
+        **summarise(results),
+        "half": half,
+        "repeats": config.evaluation_repeats,
+        "executions": executions,
+    }
+
+
+def _judge(group: Group, judge: Executor) -> TaskResult:
+    """Score the programs that count, on the half that the agent was not told about."""
+    scored = [trajectory.episode.scored for trajectory in group.trajectories]
+    futures = [None if pair is None else judge.submit(pair[0]) for pair in scored]
+    evaluations = [None if future is None else future.result() for future in futures]
+    competition = group.competition
+    return TaskResult(
+        competition.name,
+        competition.category,
+        tuple(0.0 if evaluation is None else evaluation.score for evaluation in evaluations),
+        tuple("no_program" if evaluation is None else evaluation.status for evaluation in evaluations),
+    )
+
+
+def summarise(results: Sequence[TaskResult]) -> dict[str, Any]:
+    """Averages over tasks inside each category, then over categories.
+
+    Returns:
+        ``score``, ``valid_rate`` and ``valid_score`` overall; the same per category and per task;
+        ``failures`` by kind; ``missing``, the trajectories that have no score.
+    """
+    numbers = ("score", "valid_rate", "valid_score")
+    by_category: dict[str, list[TaskResult]] = {}
+    for result in results:
+        by_category.setdefault(result.category, []).append(result)
+    categories = {
+        category: {name: _mean(getattr(result, name) for result in members) for name in numbers}
+        for category, members in sorted(by_category.items())
+    }
+    return {
+        **{name: _mean(category[name] for category in categories.values()) for name in numbers},
+        "categories": categories,
+        "tasks": [_task_row(result) for result in results],
+        "failures": _failures(status for result in results for status in result.statuses),
+        "missing": sum(score is None for result in results for score in result.scores),
+    }
+
+
+def _task_row(result: TaskResult) -> dict[str, Any]:
+    return {
+        "competition": result.competition,
+        "category": result.category,
+        "score": result.score,
+        "valid_rate": result.valid_rate,
+        "valid_score": result.valid_score,
+        "scores": list(result.scores),
+        "failures": _failures(result.statuses),
+    }
+
+
+def _failures(statuses: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(status for status in statuses if status != "ok").items()))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def save_evaluation(summary: Mapping[str, Any], path: Path) -> None:
+    """Write a summary as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

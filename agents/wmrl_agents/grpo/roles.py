@@ -1,0 +1,66 @@
+"""What a policy has to offer: to play, and to be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from wmrl_agents.policies.base import Policy, Prompt, Sample
+from wmrl_agents.policies.token_statistics import TokenStatistics
+
+__all__ = ["PlayingPolicy", "TrainablePolicy"]
+
+
+class PlayingPolicy(Protocol):
+    """A policy that replies."""
+
+    @property
+    def max_context(self) -> int | None:
+        """Most tokens of a record, the reply included; None if there is no limit."""
+        ...
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Most tokens of one reply."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """Number of tokens of a text."""
+        ...
+
+    def begin(self, system: str, user: str) -> Prompt:
+        """See `Policy`."""
+        ...
+
+    def extend(self, sample: Sample, user: str) -> Prompt:
+        """See `Policy`."""
+        ...
+
+    def sample(self, prompts: Sequence[Prompt], *, seed: int) -> list[Sample]:
+        """See `Policy`."""
+        ...
+
+
+class TrainablePolicy(PlayingPolicy, Policy, Protocol):
+    """A policy with parameters, per-token statistics and a directory form."""
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Its trainable parameters, always in the same order."""
+        ...
+
+    def frozen_copy(self) -> Any:
+        """A copy that no training changes, fit to be a reference."""
+        ...
+
+    def token_statistics(
+        self, samples: Sequence[Prompt], reference: Any = None, *, entropy: bool = False
+    ) -> TokenStatistics:
+        """Log-probability, KL to ``reference`` and entropy at each own token, differentiable."""
+        ...
+
+    def save(self, directory: Path) -> Any:
+        """Write it as a directory that a policy of the same class loads."""
+        ...

@@ -1,0 +1,196 @@
+"""What ``wmrl train`` and ``wmrl evaluate`` do, step by step."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+
+from wmrl_agents.evaluate import evaluate_policy, save_evaluation
+from wmrl_agents.grpo.checkpoint import latest_checkpoint
+from wmrl_agents.grpo.config import GRPOConfig, save_config
+from wmrl_agents.grpo.parts import load_competitions, load_playing_policy
+from wmrl_agents.grpo.trainer import GRPOTrainer
+from wmrl_agents.progress import shown_progress
+from wmrl_agents.runs import CONFIG, is_run, load_run, read_metrics, refuse_run
+from wmrl_agents.summary import print_evaluation, print_summary
+from wmrl_envs.autoresearch.competition import Half
+from wmrl_envs.errors import ConfigError
+
+__all__ = ["evaluate", "resume", "start"]
+
+# What may differ between the parts of a run: nothing that a number depends on.
+_RESUMABLE = frozenset(
+    {
+        "steps",
+        "workers",
+        "threads",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "evaluate_before",
+        "evaluate_after",
+        "evaluation_repeats",
+    }
+)
+EXECUTIONS = "executions.sqlite"
+BEFORE, AFTER = "evaluation-before.json", "evaluation-after.json"
+
+
+def start(config: GRPOConfig, run_dir: Path) -> int:
+    """Train in a new run directory.
+
+    Returns:
+        Exit code of the command.
+
+    Raises:
+        ConfigError: The directory holds a run already.
+    """
+    refuse_run(run_dir)
+    return _run(config, run_dir)
+
+
+def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
+    """Go on with a run.
+
+    Args:
+        run_dir: Its directory.
+        flags: Settings to change.
+
+    Returns:
+        Exit code of the command.
+
+    Raises:
+        ConfigError: There is no run, or a setting cannot change within one.
+    """
+    config = load_run(run_dir)
+    for name in flags:
+        if name not in _RESUMABLE:
+            raise ConfigError(
+                f"'{name}' cannot change within a run; on a resume only {', '.join(sorted(_RESUMABLE))} can."
+            )
+    config = config.replace(**flags)
+    done = latest_checkpoint(run_dir)
+    if done is not None and done.step > config.steps:
+        raise ConfigError(f"The run in {run_dir} has finished {done.step} steps already, not {config.steps}.")
+    save_config(config, run_dir / CONFIG)
+    return _run(config, run_dir)
+
+
+def _run(config: GRPOConfig, run_dir: Path) -> int:
+    """Evaluate, train, evaluate, report."""
+    console = Console()
+    _prepare_torch(config)
+    _say(console, f"run directory: {run_dir}")
+    trainer = GRPOTrainer(config, run_dir)
+    if config.evaluate_before and trainer.next_step == 0 and not (run_dir / BEFORE).is_file():
+        _evaluate_run(console, trainer, BEFORE)
+    with (
+        _stop_on_interrupt(console) as stop,
+        shown_progress(console, config.steps, read_metrics(run_dir)) as show,
+    ):
+        finished = trainer.train(on_step=show, should_stop=lambda: bool(stop))
+    if not finished:
+        _say(console, f"stopped after step {trainer.next_step}; go on with: wmrl train --resume {run_dir}")
+        return 130
+    if config.evaluate_after:
+        _evaluate_run(console, trainer, AFTER)
+    print_summary(console, read_metrics(run_dir), _read(run_dir / BEFORE), _read(run_dir / AFTER))
+    from wmrl_agents.report import write_report
+
+    _say(console, f"report: {write_report(run_dir)}")
+    return 0
+
+
+def _evaluate_run(console: Console, trainer: GRPOTrainer, name: str) -> None:
+    _say(console, f"evaluating on the private half ({trainer.config.evaluation_repeats} runs a task) ...")
+    summary = evaluate_policy(
+        trainer.policy, trainer.competitions, trainer.config, cache=trainer.run_dir / EXECUTIONS
+    )
+    save_evaluation(summary, trainer.run_dir / name)
+
+
+def evaluate(
+    policy: str,
+    *,
+    base: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    split: Literal["train", "heldout"],
+    half: Half,
+    output: Path | None,
+) -> int:
+    """Evaluate a run, a model or an endpoint.
+
+    Args:
+        policy: Run directory, model directory or name, or ``http://host/v1#model``.
+        base: Settings for a policy that is not a run.
+        flags: Settings that override those of a run.
+        split: Which competitions, if the settings name none.
+        half: Half of the test rows that the scores are on.
+        output: Where the numbers go; None chooses a place and says it.
+
+    Returns:
+        Exit code of the command.
+    """
+    console = Console()
+    run_dir = Path(policy)
+    if is_run(run_dir):
+        config = load_run(run_dir).replace(**flags)
+        checkpoint = latest_checkpoint(run_dir)
+        source: str | Path = config.policy if checkpoint is None else checkpoint.policy_dir
+        output = output or run_dir / f"evaluation-{split}-{half}.json"
+    else:
+        config = GRPOConfig.from_mapping({**base, **flags, "policy": policy})
+        source = policy
+        output = output or Path("runs") / f"evaluation-{re.sub(r'[^A-Za-z0-9.-]+', '-', policy)}-{split}.json"
+    _prepare_torch(config)
+    if split == "heldout" and "competitions" not in flags:
+        config = config.replace(competitions=None)  # those of a run are what it was trained on
+    competitions = load_competitions(config, split)
+    playing = load_playing_policy(config, source)
+    summary = evaluate_policy(playing, competitions, config, cache=output.parent / EXECUTIONS, half=half)
+    save_evaluation(summary, output)
+    print_evaluation(console, summary, f"{policy}: real execution, {half} half")
+    _say(console, f"numbers: {output}")
+    return 0
+
+
+def _prepare_torch(config: GRPOConfig) -> None:
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+@contextmanager
+def _stop_on_interrupt(console: Console) -> Iterator[list[int]]:
+    """Collect interrupts in a list that is asked after each step; the second one interrupts at once."""
+    signals: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if signals:
+            raise KeyboardInterrupt
+        signals.append(number)
+        _say(console, "stopping after this step; interrupt again to stop at once")
+
+    watched = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, note) for number in watched]
+    try:
+        yield signals
+    finally:
+        for number, handler in zip(watched, before, strict=True):
+            signal.signal(number, handler)
