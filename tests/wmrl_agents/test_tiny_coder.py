@@ -1,0 +1,64 @@
+"""The grammar's scripts do what their plans say, when they are really executed."""
+
+import numpy as np
+import pytest
+
+from wmrl_agents.policies.tiny_coder.executions import execute_all
+from wmrl_agents.policies.tiny_coder.grammar import MISTAKES, TaskShape, repair, sample_plan, write_script
+from wmrl_envs.autoresearch import load_competition
+
+STATUS = {
+    "missing_import": "error",
+    "misspelt": "error",
+    "wrong_file": "error",
+    "wrong_target": "error",
+    "no_submission": "no_submission",
+    "unclosed": "error",
+    "extra_column": "bad_columns",
+}
+COMPETITIONS = ("breast-cancer", "sms-spam", "digits")
+
+
+def plans(competition, number, seed=0):
+    shape = TaskShape(competition.category, competition.metric.prediction)
+    rng = np.random.default_rng(seed)
+    return [sample_plan(shape, rng) for _ in range(number)]
+
+
+@pytest.mark.parametrize("name", COMPETITIONS)
+def test_a_script_without_a_mistake_is_valid_and_one_with_a_mistake_fails_in_its_way(name):
+    competition = load_competition(name)
+    rng = np.random.default_rng(1)
+    chosen = {plan.mistake: plan for plan in plans(competition, 300)}
+    assert set(chosen) == {None, *MISTAKES}
+    jobs = [(competition, write_script(plan, rng)) for plan in chosen.values()]
+    for mistake, evaluation in zip(chosen, execute_all(jobs, workers=2), strict=True):
+        if mistake is None:
+            assert evaluation.status == "ok", evaluation
+        elif mistake == "wrong_predictions":
+            assert evaluation.status in ("error", "bad_values")
+        else:
+            assert evaluation.status == STATUS[mistake], (mistake, evaluation)
+
+
+def test_repairing_removes_the_mistake_and_nothing_else():
+    for plan in plans(load_competition("digits"), 50):
+        repaired = repair(plan)
+        assert repaired.mistake is None
+        assert (repaired.model, repaired.steps, repaired.features) == (plan.model, plan.steps, plan.features)
+
+
+def test_the_same_seed_writes_the_same_scripts():
+    competition = load_competition("sms-spam")
+    first, second = ([write_script(p, np.random.default_rng(5)) for p in plans(competition, 20)] for _ in "ab")
+    assert first == second
+
+
+def test_hasty_authors_fail_more_often():
+    shape = TaskShape("tabular", "probability")
+    rng = np.random.default_rng(0)
+    share = {
+        author: np.mean([sample_plan(shape, rng, author).mistake is not None for _ in range(400)])
+        for author in ("careful", "hasty")
+    }
+    assert share["careful"] < 0.2 < 0.5 < share["hasty"]
