@@ -1,1 +1,18 @@
-"""Gymnasium environments whose reward is expensive to execute."""
+"""Gymnasium environments whose reward is expensive to execute.
+
+Importing this package registers them::
+
+    import gymnasium as gym
+    import wmrl_envs
+
+    env = gym.make("wmrl/MLEDojo-v0", competition="breast-cancer")
+
+``gym.make("wmrl_envs:wmrl/MLEDojo-v0")`` imports it by itself.
+"""
+
+from gymnasium.envs.registration import register
+
+__all__: list[str] = []
+
+register(id="wmrl/MLEDojo-v0", entry_point="wmrl_envs.autoresearch.env:AutoResearchEnv")
+register(id="wmrl/DSBench-v0", entry_point="wmrl_envs.autoresearch.env:make_dsbench")

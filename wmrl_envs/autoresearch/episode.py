@@ -39,6 +39,14 @@ class Turn:
     evaluation: Evaluation | None
     observation: str
 
+    @property
+    def status(self) -> str:
+        """One word: the evaluation's status, or ``no_code``, ``request_info``, ``submitted``."""
+        return self.evaluation.status if self.evaluation is not None else _STATUS[self.reply.kind]
+
+
+_STATUS = {"malformed": "no_code", "request_info": "request_info", "submit": "submitted"}
+
 
 class Episode:
     r"""An episode on one competition.

@@ -40,7 +40,7 @@ def positions(values: pd.Series, reference: pd.Index) -> NDArray[np.intp]:
 
 
 def _text_positions(texts: pd.Series, reference: pd.Index) -> NDArray[np.intp]:
-    """The usual case first, as hashing long texts takes most of the time: the same values in the same order."""
+    """The usual case first, since hashing texts is slow: the same values in the same order."""
     if np.array_equal(texts.to_numpy(object), reference.to_numpy(object)):
         return np.arange(len(reference))
     found = reference.get_indexer(pd.Index(texts.to_numpy(object), dtype=object))

@@ -1,0 +1,237 @@
+"""`AutoResearchEnv`: an episode of a competition as a Gymnasium environment, text in and text out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.error import ResetNeeded
+
+from wmrl_envs.autoresearch.competition import Competition, Half, competition_names, load_competition
+from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
+from wmrl_envs.autoresearch.prompts import task_text
+from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
+from wmrl_envs.errors import ConfigError
+from wmrl_envs.evaluation import Evaluator
+from wmrl_envs.spaces import UnicodeText
+
+__all__ = ["AutoResearchEnv", "make_dsbench"]
+
+MAX_CHARACTERS = 1_000_000
+_OPTIONS = ("competition", "evaluator", "group")
+
+
+class AutoResearchEnv(gym.Env[str, str]):
+    """An agent writes programs that solve a competition, and is rewarded with its place on the leaderboard.
+
+    An action is a reply: text with one program in a ```` ```python ```` block, or the word ``submit``
+    (`wmrl_envs.autoresearch.replies` has all rules). The first observation is the task, each later one says
+    what came of the last reply. The episode ends after ``max_turns`` replies or with ``submit``.
+
+    The reward is 0.0 until the last step, which carries the trajectory's score: a leaderboard percentile in
+    [0, 1], 0 for a program that fails. Where the score is *missing* (the machine failed, not the program) the
+    last reward is NaN and ``info["error"]`` says why: 0 would blame the agent for it. Leave such a trajectory
+    out.
+
+    ``info`` has the same keys at every step: ``competition`` (its name), ``turn`` (replies so
+    far), ``status`` (one word on the last reply), and of the program that gives the
+    trajectory's score as it stands: ``score`` (metric value), ``percentile`` (both None for a program that
+    fails, or for none) and ``error`` (why its score is missing, else None).
+
+    Options of `reset`, for this episode alone: ``competition`` (a name, a folder or a `Competition`),
+    ``evaluator``, and ``group``, which this environment leaves to the reward wrapper around it.
+
+    Args:
+        competition: Name or folder of a competition; None draws one of the train split at each reset.
+        data_root: Folder of competition folders; None for the bundled ones.
+        max_turns: Replies in an episode.
+        trajectory_score: ``final`` scores the last program, ``best`` the best one.
+        half: Half of the test rows that gives the score: ``public`` to train, ``private`` to evaluate.
+        evaluator: Who evaluates programs; None executes them in the sandbox.
+        render_mode: ``ansi`` makes `render` return the episode so far as text.
+
+    Raises:
+        CompetitionError: The competition is unknown, or its folder is not in order.
+        ConfigError: Another argument is out of its range.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> env = gym.make("wmrl_envs:wmrl/MLEDojo-v0", competition="breast-cancer")
+        >>> task, info = env.reset(seed=0)
+        >>> task.splitlines()[0]
+        '# Breast cancer diagnosis (tabular)'
+        >>> observation, reward, terminated, truncated, info = env.step("submit")
+        >>> reward, terminated, info["status"]
+        (0.0, True, 'submitted')
+        >>> env.close()
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(
+        self,
+        competition: str | Path | None = None,
+        data_root: str | Path | None = None,
+        max_turns: int = 4,
+        trajectory_score: TrajectoryScore = "final",
+        half: Half = "public",
+        evaluator: Evaluator | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ConfigError(f"render_mode must be 'ansi' or None, not {render_mode!r}.")
+        self.observation_space = UnicodeText(MAX_CHARACTERS)
+        self.action_space = UnicodeText(MAX_CHARACTERS)
+        self.render_mode = render_mode
+        self.data_root = data_root
+        self.evaluator = evaluator
+        self.half: Half = half
+        self.episode: Episode | None = None
+        self._settings: dict[str, Any] = {"max_turns": max_turns, "trajectory_score": trajectory_score}
+        self._choices = competition_names(data_root, "train") if competition is None else [competition]
+        if not self._choices:
+            raise ConfigError(
+                f"{data_root} has no competition of the train split: name one of another split."
+            )
+        self._new_episode(self._choices[0])  # so that what is wrong is said now, not at the first reset
+        self._episode_evaluator: Evaluator | None = None
+        self._sandbox_evaluator: SandboxEvaluator | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode.
+
+        Args:
+            seed: Seed of the draws of competitions from now on.
+            options: See the class.
+
+        Returns:
+            The task, and the info.
+
+        Raises:
+            ConfigError: There is no such option.
+            CompetitionError: The competition of the options is unknown, or its folder is not in order.
+        """
+        super().reset(seed=seed)
+        options = dict(options or {})
+        unknown = sorted(set(options) - set(_OPTIONS))
+        if unknown:
+            raise ConfigError(f"Unknown reset option '{unknown[0]}': choose among {', '.join(_OPTIONS)}.")
+        drawn = self._choices[int(self.np_random.integers(len(self._choices)))]
+        self.episode = self._new_episode(options.get("competition") or drawn)
+        self._episode_evaluator = options.get("evaluator")
+        return self.episode.observation, self._info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one reply.
+
+        Returns:
+            What came of it, the reward, whether the episode is over, False (an episode is never cut short by
+            anything but its own turns), and the info.
+
+        Raises:
+            ResetNeeded: No episode has begun, or it is over.
+            ConfigError: The action is not in the action space.
+        """
+        episode = self._begun()
+        if episode.done:
+            raise ResetNeeded("The episode is over: call reset() before the next step().")
+        if action not in self.action_space:
+            raise ConfigError(
+                f"An action is a text of at most {MAX_CHARACTERS:,} Unicode characters, "
+                f"not {type(action).__name__} {str(action)[:40]!r}."
+            )
+        solution = episode.reply(action)
+        if solution is not None:
+            [evaluation] = self._evaluator_in_use().evaluate([solution])
+            episode.receive(evaluation)
+        return episode.observation, self._reward(), episode.done, False, self._info()
+
+    def render(self) -> str | None:
+        """The episode so far as text, in render mode ``ansi``."""
+        if self.render_mode is None:
+            gym.logger.warn(
+                "render() gives nothing without a render mode: make the env with render_mode='ansi'."
+            )
+            return None
+        episode = self._begun()
+        parts = [task_text(episode.competition)]
+        for number, turn in enumerate(episode.turns, start=1):
+            parts += [
+                f"----- reply {number} -----",
+                turn.text,
+                f"----- outcome {number} -----",
+                turn.observation,
+            ]
+        if episode.done:
+            parts.append(f"----- score: {episode.score} -----")
+        return "\n".join(parts)
+
+    def close(self) -> None:
+        """Stop the sandbox, if this environment made one."""
+        if self._sandbox_evaluator is not None:
+            self._sandbox_evaluator.close()
+            self._sandbox_evaluator = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the sandbox: the copy makes its own."""
+        return {**self.__dict__, "_sandbox_evaluator": None}
+
+    def _new_episode(self, competition: Competition | str | Path) -> Episode:
+        if not isinstance(competition, Competition):
+            competition = load_competition(competition, self.data_root)
+        return Episode(competition, half=self.half, **self._settings)
+
+    def _begun(self) -> Episode:
+        if self.episode is None:
+            raise ResetNeeded("No episode has begun: call reset() first.")
+        return self.episode
+
+    def _evaluator_in_use(self) -> Evaluator:
+        given = self._episode_evaluator or self.evaluator
+        if given is not None:
+            return given
+        if self._sandbox_evaluator is None:
+            self._sandbox_evaluator = SandboxEvaluator(half=self.half)
+        return self._sandbox_evaluator
+
+    def _reward(self) -> float:
+        episode = self._begun()
+        if not episode.done:
+            return 0.0
+        return math.nan if episode.score is None else float(episode.score)
+
+    def _info(self) -> dict[str, Any]:
+        episode = self._begun()
+        evaluation = episode.scored[1] if episode.scored else None
+        grade = evaluation.grade if evaluation else None
+        error = None
+        if evaluation is not None and evaluation.score is None:
+            error = evaluation.error or f"The program has no score (status: {evaluation.status})."
+        return {
+            "competition": episode.competition.name,
+            "turn": episode.turn,
+            "status": episode.turns[-1].status if episode.turns else "started",
+            "score": grade.score if grade else None,
+            "percentile": grade.percentile if grade else None,
+            "error": error,
+        }
+
+
+def make_dsbench(data_root: str | Path | None = None, **settings: Any) -> AutoResearchEnv:
+    """Make ``wmrl/DSBench-v0``.
+
+    Raises:
+        ConfigError: Always, until there is a reader for DSBench's layout.
+    """
+    if data_root is None:
+        raise ConfigError(
+            "wmrl/DSBench-v0 needs data_root=...: DSBench's tasks do not come with this package."
+        )
+    raise ConfigError(
+        f"wmrl/DSBench-v0 cannot read {data_root} yet: this version reads competitions in its own layout "
+        "only, through wmrl/MLEDojo-v0."
+    )
