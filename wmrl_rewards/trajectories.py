@@ -28,8 +28,8 @@ _IMMUTABLE = (int, float, str, bytes, np.generic)
 class TrajectoryScorer(Protocol):
     """Follows the episodes of one environment and scores them."""
 
-    def reset_options(self, anchor: bool) -> dict[str, Any]:
-        """What the environment has to be told for the next episode."""
+    def reset_options(self, options: dict[str, Any], anchor: bool) -> dict[str, Any]:
+        """What the environment is to be told of the caller's options for the next episode."""
         ...
 
     def begin(self, observation: Any) -> None:
@@ -76,9 +76,9 @@ class ReturnScorer:
         self._score = score
         self.begin(None)
 
-    def reset_options(self, anchor: bool) -> dict[str, Any]:
-        """Nothing: the environment plays on as it does."""
-        return {}
+    def reset_options(self, options: dict[str, Any], anchor: bool) -> dict[str, Any]:
+        """Everything but the group, which other environments do not know."""
+        return {name: value for name, value in options.items() if name != "group"}
 
     def begin(self, observation: Any) -> None:
         """Follow a new episode."""
@@ -129,15 +129,17 @@ class EpisodeScorer:
 
         self._env = env
         self._predictor = PredictedEvaluator(world_model)
+        self._given: Evaluator | None = None
 
     @property
     def _episode(self) -> Episode:
         episode: Episode = self._env.get_wrapper_attr("episode")
         return episode
 
-    def reset_options(self, anchor: bool) -> dict[str, Any]:
-        """The world model in the evaluator's place, unless the group is an anchor."""
-        return {} if anchor else {"evaluator": self._predictor}
+    def reset_options(self, options: dict[str, Any], anchor: bool) -> dict[str, Any]:
+        """Everything, with the world model in the evaluator's place unless the group is an anchor."""
+        self._given = options.get("evaluator")
+        return options if anchor else {**options, "evaluator": self._predictor}
 
     def begin(self, observation: Any) -> None:
         """The environment keeps the episode; only the half of the rows that is scored can change."""
@@ -152,7 +154,9 @@ class EpisodeScorer:
 
     def real(self, anchor: bool) -> Scored:
         """The episode's own score on an anchor; elsewhere its programs are executed now."""
-        return self._own() if anchor else self._under(self._env.get_wrapper_attr("evaluator"))
+        if anchor:
+            return self._own()
+        return self._under(self._given or self._env.get_wrapper_attr("default_evaluator"))
 
     def predicted(self, anchor: bool) -> Scored:
         """The episode's own score where the world model played; on an anchor it is asked now."""

@@ -101,13 +101,13 @@ class WorldModelRewardWrapper(gym.Wrapper[Any, Any, Any, Any], RecordConstructor
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; ``options["group"]`` names the group that it belongs to."""
-        inner_options = dict(options or {})
+        options = dict(options or {})
         if self._group is not None:
             self.reward.stream.abandon(self._group)
             self._group = None
-        self._group = self.reward.stream.begin(inner_options.pop("group", None))
-        inner_options.update(self._scorer.reset_options(self._group.anchor))
-        observation, info = self.env.reset(seed=seed, options=inner_options)
+        self._group = self.reward.stream.begin(options.get("group"))
+        inner_options = self._scorer.reset_options(options, self._group.anchor)
+        observation, info = self.env.reset(seed=seed, options=inner_options or None)
         self._scorer.begin(observation)
         info["wmrl"] = _row(self._group)
         return observation, info
