@@ -146,7 +146,8 @@ class AutoResearchEnv(gym.Env[str, str]):
             )
         solution = episode.reply(action)
         if solution is not None:
-            [evaluation] = self._evaluator_in_use().evaluate([solution])
+            evaluator = self._episode_evaluator or self.default_evaluator
+            [evaluation] = evaluator.evaluate([solution])
             episode.receive(evaluation)
         return episode.observation, self._reward(), episode.done, False, self._info()
 
@@ -190,10 +191,11 @@ class AutoResearchEnv(gym.Env[str, str]):
             raise ResetNeeded("No episode has begun: call reset() first.")
         return self.episode
 
-    def _evaluator_in_use(self) -> Evaluator:
-        given = self._episode_evaluator or self.evaluator
-        if given is not None:
-            return given
+    @property
+    def default_evaluator(self) -> Evaluator:
+        """Who evaluates where `reset` names nobody: the one given, else the sandbox, made on first use."""
+        if self.evaluator is not None:
+            return self.evaluator
         if self._sandbox_evaluator is None:
             self._sandbox_evaluator = SandboxEvaluator(half=self.half)
         return self._sandbox_evaluator
