@@ -264,10 +264,13 @@ def _load_model(
     _check_exists(source)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype="auto" if dtype is None else dtype, output_loading_info=True
+            source,
+            dtype="auto" if dtype is None else dtype,
+            use_safetensors=True,  # the other format is a pickle
+            output_loading_info=True,
         )
     except Exception as error:  # Whatever is wrong with a foreign folder ends as one sentence.
-        raise WMRLError(f"Cannot load the language model '{source}': {_first_line(error)}") from error
+        raise WMRLError(f"Cannot load the language model '{source}': {_in_one_line(error)}") from error
     model, report = loaded
     if report["missing_keys"]:
         some = ", ".join(sorted(report["missing_keys"])[:3])
@@ -281,7 +284,7 @@ def _load_tokenizer(source: str | os.PathLike[str]) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source)
     except Exception as error:  # As above.
-        raise WMRLError(f"Cannot load the tokenizer of '{source}': {_first_line(error)}") from error
+        raise WMRLError(f"Cannot load the tokenizer of '{source}': {_in_one_line(error)}") from error
 
 
 def _check_exists(source: str | os.PathLike[str]) -> None:
@@ -296,5 +299,5 @@ def _check_exists(source: str | os.PathLike[str]) -> None:
         raise WMRLError(f"There is no model directory {path}.")
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
