@@ -65,10 +65,11 @@ _PHRASES = sorted(
     reverse=True,
 )
 _ANY_PHRASE = re.compile(r"\b(" + "|".join(phrase for phrase, _ in _PHRASES) + r")\b")
-_MARKS = r"[ \t*_`\"'>#•-]*"
+_BULLETS = r"[ \t*_`\"'>#•-]*"
+_MARKS = r"[ \t*_`\"']*"  # no minus: it may be a number's
 _STATUS = re.compile(rf"\bstatus\b{_MARKS}(?:[:=]|\bis\b)(?P<rest>.*)", re.IGNORECASE)
-_STREAM = re.compile(rf"^{_MARKS}(?P<name>stdout|stderr){_MARKS}:{_MARKS}(?P<rest>.*)$", re.IGNORECASE)
-_MESSAGE = re.compile(rf"^{_MARKS}message{_MARKS}:\s*(?P<rest>.+)$", re.IGNORECASE | re.MULTILINE)
+_STREAM = re.compile(rf"^{_BULLETS}(?P<name>stdout|stderr){_MARKS}:{_MARKS}(?P<rest>.*)$", re.IGNORECASE)
+_MESSAGE = re.compile(rf"^{_BULLETS}message{_MARKS}:\s*(?P<rest>.+)$", re.IGNORECASE | re.MULTILINE)
 _SHARE = (0.0, 1.0)
 _FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\w*\s*$")
 _NUMBER = r"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)"
@@ -167,7 +168,7 @@ def _read_status(head: str) -> str:
 def _read_value(head: str, name: str, bounds: tuple[float, float]) -> float:
     spelled = r"[\s_-]*".join(re.escape(part) for part in name.split("_"))
     pattern = (
-        rf"{_BEFORE_NAME}{_MARKS}{spelled}(?:[\s_]+(?:score|value))?{_MARKS}"
+        rf"{_BEFORE_NAME}{_BULLETS}{spelled}(?:[\s_-]+(?:score|value))?{_MARKS}"
         rf"(?:[:=≈~]|\b(?:is|of|be)\b){_MARKS}(?:about|around|approximately|roughly|[≈~])?{_MARKS}"
         rf"{_NUMBER}(?P<percent>\s*%)?{_NO_MORE}"
     )
