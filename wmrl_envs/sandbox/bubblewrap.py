@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from wmrl_envs.errors import SandboxError
 from wmrl_envs.sandbox.guards import Guard, find_guards
-from wmrl_envs.sandbox.interpreter import find_interpreter
+from wmrl_envs.sandbox.interpreter import Interpreter, find_interpreter
 from wmrl_envs.sandbox.job import Job, Limits, Result
 from wmrl_envs.sandbox.launch import Channel, conclude, fingerprint, job_environment, runner_arguments
 from wmrl_envs.sandbox.mounts import DATA, JOB, SANDBOX_RUNNER, TMP, mounts
@@ -45,6 +45,9 @@ NAMESPACES = ("ipc", "pid", "net", "uts", "cgroup-try")
 class _Bubblewrap:
     path: str
     version: tuple[int, ...]
+
+
+_WORKING: set[tuple[_Bubblewrap, Interpreter]] = set()
 
 
 class BubblewrapSandbox:
@@ -142,10 +145,13 @@ class BubblewrapSandbox:
         return ["/usr/bin/setpriv", f"--reuid={uid}", f"--regid={uid}", *DROP_ROOT]
 
     def _check(self) -> None:
-        """Run an empty program: better one clear sentence now than a failure for each solution."""
+        """Run an empty program once: better one clear sentence now than a failure for each solution."""
+        if (self._bubblewrap, self.interpreter) in _WORKING:
+            return
         result = self.run(Job(code="", data_dir=Path(__file__).parent))
         if result.status == "infrastructure":
             raise SandboxError(f"bubblewrap is installed but cannot isolate here. {result.message}")
+        _WORKING.add((self._bubblewrap, self.interpreter))
 
 
 @lru_cache(maxsize=4)

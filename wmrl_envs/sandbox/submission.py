@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,6 +33,8 @@ def fetch_submission(folder: int, max_bytes: int) -> Path:
         FileNotFoundError: There is none.
         RefusedSubmissionError: There is something that is not safe to open.
     """
+    with suppress(OSError):
+        os.fchmod(folder, 0o700)  # the program may have shut everybody out
     try:
         source = _open_plain_file(folder, max_bytes)
     except FileNotFoundError:

@@ -82,17 +82,19 @@ def supervise(
     limits: Limits,
     cancel: threading.Event | None = None,
     out_of_memory: Callable[[], bool] = lambda: False,
+    kill: Callable[[int], None] = lambda pid: os.killpg(pid, signal.SIGKILL),
 ) -> Ending:
     """Follow a process to its end, which comes at the latest when the time limit is over.
 
     The process must lead a process group of its own, and its stdout and stderr must be pipes. When it ends,
-    its group is killed: a grandchild that holds the pipe cannot keep anybody waiting.
+    all its descendants are killed: a grandchild that holds the pipe cannot keep anybody waiting.
 
     Args:
         process: A process that was just started.
         limits: The limits of time and output are kept here; the others are the caller's.
         cancel: Once set, the process is ended with the cause ``cancelled``.
         out_of_memory: Asked about ten times a second; True ends the process with the cause ``oom``.
+        kill: Ends the process and all its descendants, whose process group it leads.
     """
     assert process.stdout is not None
     assert process.stderr is not None
@@ -103,7 +105,7 @@ def supervise(
         cause = _wait(pipes, ended, started + limits.timeout_s, cancel or threading.Event(), out_of_memory)
     finally:
         seconds = time.monotonic() - started
-        os.killpg(process.pid, signal.SIGKILL)
+        kill(process.pid)
         process.wait()
         pipes.drain(ended)
         os.close(ended)

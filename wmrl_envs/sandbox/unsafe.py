@@ -60,13 +60,13 @@ class UnsafeSandbox:
                 start_new_session=True,
             )
             with process:
-                ending = supervise(process, self.limits, cancel)
-            _kill_marked(mark)
+                ending = supervise(process, self.limits, cancel, kill=lambda pid: _kill_all(pid, mark))
             return conclude(ending, channel, self.limits)
 
 
-def _kill_marked(mark: str) -> None:
-    """End children that left the process group: they carry the job's mark in their environment."""
+def _kill_all(pid: int, mark: str) -> None:
+    """End the process group, and children that left it: they carry the job's mark in their environment."""
+    os.killpg(pid, signal.SIGKILL)
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue

@@ -1,0 +1,137 @@
+"""The conformance suite: every attack of tests/attacks.py against every sandbox."""
+
+import os
+import socket
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.attacks import ATTACKS, Attack
+from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, Result, UnsafeSandbox
+from wmrl_envs.sandbox.guards import WatcherGuards, find_guards
+
+ANSWERS = Path(__file__).parents[2] / "wmrl_envs/autoresearch/data/breast-cancer/private/answers.csv"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Things outside of the sandbox that are worth attacking; none of the servers may be reached."""
+    folder = tmp_path_factory.mktemp("outside")
+    (folder / "secret").write_text("secret")
+    names = {
+        "answers": ANSWERS,
+        "secret": folder / "secret",
+        "home": Path.home(),
+        "socket": folder / "socket",
+        "abstract": f"wmrl-{uuid.uuid4().hex}",
+    }
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as unix,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        unix.bind(str(names["socket"]))
+        abstract.bind("\0" + names["abstract"])
+        for server in (unix, abstract):
+            server.listen()
+        yield names | {"port": tcp.getsockname()[1]}
+        for server in (tcp, unix, abstract):
+            server.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                server.accept()
+
+
+@pytest.fixture
+def data_dir(tmp_path):
+    public, private = tmp_path / "competition/public", tmp_path / "competition/private"
+    for folder in (public, private):
+        folder.mkdir(parents=True)
+    (public / "train.csv").write_text("id,target\n0,1\n")
+    (private / "answers.csv").write_text("id,target\n1,1\n")
+    return public
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where temporary files go during the test."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def marked(mark: str) -> list[str]:
+    """Command lines of the processes that carry a mark in their environment."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and mark.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def run(sandbox, attack: Attack, places, data_dir) -> Result:
+    mark = uuid.uuid4().hex
+    result = sandbox.run(Job(attack.program(places), data_dir, env={"MARK": mark}))
+    deadline = time.monotonic() + 5  # a killed process takes a moment to be gone
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        pass
+    assert left == []
+    return result
+
+
+def fate(result: Result) -> tuple[str, str]:
+    if result.submission_path is not None:
+        result.submission_path.unlink()
+        return result.status, "submitted"
+    return result.status, result.submission_error or ""
+
+
+def check(result: Result, attack: Attack, expected: tuple[str, str], temporary: Path) -> None:
+    assert fate(result) == expected, result
+    assert "PWNED" not in result.stdout
+    assert len(result.stdout) + len(result.stderr) < 3 * attack.limits.output_bytes
+    assert not set("\x1b\x9b\0\x07") & set(result.stdout + result.stderr)
+    assert result.seconds < attack.limits.timeout_s + 1
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_bubblewrap_withstands(attack, places, data_dir, temporary):
+    result = run(BubblewrapSandbox(attack.limits), attack, places, data_dir)
+    watched = isinstance(find_guards(), WatcherGuards) and attack.watcher is not None
+    check(result, attack, attack.watcher if watched else attack.status, temporary)
+    assert (data_dir / "train.csv").read_text() == "id,target\n0,1\n"
+    assert list(Path("/sys/fs/cgroup").rglob(f"wmrl-{os.getpid()}-*")) == []
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_a_plain_subprocess_withstands(attack, places, data_dir, temporary):
+    if not attack.unsafe:
+        pytest.skip("a plain subprocess cannot hold this")
+    result = run(UnsafeSandbox(attack.limits), attack, places, data_dir)
+    check(result, attack, attack.status, temporary)
+
+
+def test_every_attack_has_a_name_of_its_own():
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 45
+
+
+def test_the_suite_notices_a_success(places, data_dir, temporary):
+    """The same attacks that fail in bubblewrap succeed where nothing isolates: the suite is not blind."""
+    by_name = {attack.name: attack for attack in ATTACKS}
+    for name in (
+        "answers by their own path",
+        "TCP to a port of the host",
+        "a file in the grader's temporary folder",
+    ):
+        with socket.create_server(("127.0.0.1", 0)) as open_port:
+            here = places | {"port": open_port.getsockname()[1]}
+            result = UnsafeSandbox(Limits(timeout_s=20)).run(Job(by_name[name].program(here), data_dir))
+        assert "PWNED" in result.stdout
