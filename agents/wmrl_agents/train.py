@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from rich.console import Console
+from transformers.utils.logging import disable_progress_bar
 
 from wmrl_agents.evaluate import evaluate_policy, save_evaluation
 from wmrl_agents.grpo.checkpoint import latest_checkpoint
@@ -87,7 +88,7 @@ def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
 def _run(config: GRPOConfig, run_dir: Path) -> int:
     """Evaluate, train, evaluate, report."""
     console = Console()
-    _prepare_torch(config)
+    _prepare_libraries(config)
     _say(console, f"run directory: {run_dir}")
     trainer = GRPOTrainer(config, run_dir)
     if config.evaluate_before and trainer.next_step == 0 and not (run_dir / BEFORE).is_file():
@@ -150,7 +151,7 @@ def evaluate(
         config = GRPOConfig.from_mapping({**base, **flags, "policy": policy})
         source = policy
         output = output or Path("runs") / f"evaluation-{re.sub(r'[^A-Za-z0-9.-]+', '-', policy)}-{split}.json"
-    _prepare_torch(config)
+    _prepare_libraries(config)
     if split == "heldout" and "competitions" not in flags:
         config = config.replace(competitions=None)  # those of a run are what it was trained on
     competitions = load_competitions(config, split)
@@ -162,7 +163,9 @@ def evaluate(
     return 0
 
 
-def _prepare_torch(config: GRPOConfig) -> None:
+def _prepare_libraries(config: GRPOConfig) -> None:
+    """Threads as asked for, the same results each time, no progress bars beside our own."""
+    disable_progress_bar()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)

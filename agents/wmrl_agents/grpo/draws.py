@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
     """A seed of 32 bits for one purpose at one place of the run, unrelated to all others."""
-    sequence = np.random.SeedSequence([seed, crc32(purpose.encode()), *numbers])
+    # Their count goes first, since trailing zeros would otherwise not count.
+    sequence = np.random.SeedSequence([len(numbers), seed, crc32(purpose.encode()), *numbers])
     return int(sequence.generate_state(1)[0])
 
 

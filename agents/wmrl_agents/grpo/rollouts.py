@@ -239,6 +239,8 @@ class Rollouts:
         return self.predictor.evaluate([_solution(t) for t in waiting]) if waiting else []
 
     def _submit(self, solutions: Sequence[Solution]) -> list[Future[Evaluation]]:
+        if not solutions:
+            return []
         assert self.executor is not None, "groups that are executed need an executor"
         return [self.executor.submit(solution) for solution in solutions]
 
