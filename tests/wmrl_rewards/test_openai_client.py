@@ -1,0 +1,286 @@
+"""The endpoint client against a real HTTP server on the loopback interface."""
+
+import json
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_rewards.language_models import Generation, LanguageModel, OpenAIModel, Sampling
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by a function of the request's body and the number of the attempt; keeps what was sent."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, answer):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer = answer
+        self.lock = threading.Lock()
+        self.bodies = []
+        self.headers = []
+        self.running = self.most = 0
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        server = self.server
+        with server.lock:
+            attempt = sum(other == body for other in server.bodies)
+            server.bodies.append(body)
+            server.headers.append((self.path, dict(self.headers)))
+            server.running += 1
+            server.most = max(server.most, server.running)
+        try:
+            answer = server.answer(body, attempt)
+        finally:
+            with server.lock:
+                server.running -= 1
+        if answer is None:  # hang up without a word
+            self.close_connection = True
+            return
+        status, headers, text = answer
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(text.encode() if isinstance(text, str) else text)
+
+    do_GET = do_POST
+
+    def log_message(self, *args):
+        pass
+
+
+def completion(text, reason="stop"):
+    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": reason}
+    return 200, {}, json.dumps({"choices": [choice]})
+
+
+def echo(body, attempt):
+    return completion(f"You said: {body['messages'][-1]['content']}")
+
+
+NOW = {"Retry-After": "0"}
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(answer):
+        server = Server(answer)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def say(*texts):
+    return [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}] for text in texts]
+
+
+def test_replies_come_in_the_order_of_the_conversations(serve):
+    server = serve(echo)
+    model = OpenAIModel(server.url, "wm")
+    assert isinstance(model, LanguageModel)
+    texts = [f"text {number}" for number in range(20)]
+    replies = model.generate(say(*texts), Sampling(), samples=2)
+    assert replies == [[Generation(f"You said: {text}")] * 2 for text in texts]
+    assert len(server.bodies) == 40
+    assert model.generate([], Sampling()) == []
+
+
+def test_the_request_says_what_was_asked(serve):
+    server = serve(echo)
+    extra = {"chat_template_kwargs": {"enable_thinking": False}}
+    model = OpenAIModel(server.url + "/", "wm", extra=extra)
+    model.generate(say("Hi"), Sampling(max_new_tokens=7, temperature=0.5, top_p=0.9))
+    assert server.bodies == [
+        {
+            "model": "wm",
+            "messages": say("Hi")[0],
+            "max_tokens": 7,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+    ]
+    path, headers = server.headers[0]
+    assert path == "/v1/chat/completions"
+    assert headers["Content-Type"] == "application/json"
+    assert "Authorization" not in headers
+
+
+def test_seeds_depend_on_seed_question_and_number_of_the_sample_alone(serve):
+    def seeds(conversations, seed, samples=1):
+        server = serve(echo)
+        OpenAIModel(server.url, "wm").generate(conversations, Sampling(seed=seed), samples)
+        found = {}
+        for body in server.bodies:
+            found.setdefault(body["messages"][-1]["content"], set()).add(body["seed"])
+        return found
+
+    whole = seeds(say("a", "b"), 3, samples=2)
+    assert len(whole["a"] | whole["b"]) == 4
+    assert all(0 <= seed < 2**31 for seed in whole["a"])
+    assert seeds(say("b"), 3, samples=2) == {"b": whole["b"]}
+    assert seeds(say("a", "b", "a"), 3)["a"] == whole["a"]
+    assert not seeds(say("a"), 4, samples=2)["a"] & whole["a"]
+
+
+def test_no_more_requests_at_a_time_than_allowed(serve):
+    arrived = threading.Barrier(3)
+
+    def answer(body, attempt):
+        arrived.wait(timeout=10)  # passes only when three requests are in flight
+        return echo(body, attempt)
+
+    server = serve(answer)
+    OpenAIModel(server.url, "wm", max_concurrency=3).generate(say(*"abcdef"), Sampling())
+    assert server.most == 3
+
+
+def test_a_reply_cut_off_is_not_finished(serve):
+    server = serve(lambda body, attempt: completion("Once upon", "length"))
+    assert OpenAIModel(server.url, "wm").generate(say("Hi"), Sampling()) == [
+        [Generation("Once upon", finished=False)]
+    ]
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
+def test_a_passing_failure_is_tried_again(serve, status):
+    def answer(body, attempt):
+        return (status, NOW, "busy") if attempt < 2 else echo(body, attempt)
+
+    server = serve(answer)
+    assert OpenAIModel(server.url, "wm").generate(say("Hi"), Sampling()) == [[Generation("You said: Hi")]]
+    assert len(server.bodies) == 3
+
+
+def test_one_bad_reply_costs_only_itself_after_bounded_attempts(serve):
+    def answer(body, attempt):
+        bad = body["messages"][-1]["content"] == "bad"
+        return (500, NOW, '{"error": {"message": "out of\\nmemory"}}') if bad else echo(body, attempt)
+
+    server = serve(answer)
+    good, bad, other = OpenAIModel(server.url, "wm", max_retries=2).generate(say("a", "bad", "b"), Sampling())
+    assert [good, other] == [[Generation("You said: a")], [Generation("You said: b")]]
+    problem = f"{server.url}/chat/completions answers 500: out of memory"
+    assert bad == [Generation("", finished=False, error=problem)]
+    assert sum(body["messages"][-1]["content"] == "bad" for body in server.bodies) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ((400, {}, '{"message": "context is too long"}'), "answers 400: context is too long"),
+        ((422, {}, "<html>no</html>"), "answers 422: <html>no</html>"),
+        ((400, {}, b"\xff\xfe"), "answers 400"),
+        ((400, {}, ""), "answers 400: Bad Request"),
+        ((302, {"Location": "http://127.0.0.1:9/"}, ""), "answers 302"),
+        ((200, {}, ""), "not a chat completion"),
+        ((200, {}, "[]"), "not a chat completion"),
+        ((200, {}, '{"choices": []}'), "not a chat completion"),
+        ((200, {}, '{"choices": [{"message": null}]}'), "not a chat completion"),
+        ((200, {}, '{"choices": [{"message": {"content": null}, "finish_reason": "x"}]}'), "has no text"),
+        (completion(None, "tool_calls"), r"has no text \(finish_reason tool_calls\)"),
+        (completion(["parts"]), "has no text"),
+    ],
+)
+def test_what_no_retry_would_mend_is_an_error_at_once(serve, answer, problem):
+    server = serve(lambda body, attempt: answer)
+    ((reply,),) = OpenAIModel(server.url, "wm").generate(say("Hi"), Sampling())
+    assert (reply.text, reply.finished) == ("", False)
+    with pytest.raises(AssertionError, match=problem):
+        raise AssertionError(reply.error)
+    assert len(server.bodies) == 1
+
+
+def test_a_server_that_hangs_up_or_stays_silent_is_no_answer(serve):
+    quiet = threading.Event()
+
+    def answer(body, attempt):
+        if body["messages"][-1]["content"] == "silent":
+            quiet.wait(10)
+        return None
+
+    server = serve(answer)
+    model = OpenAIModel(server.url, "wm", timeout_s=0.2, max_retries=0)
+    replies = model.generate(say("silent", "hang up"), Sampling())
+    quiet.set()
+    assert all(reply.error.startswith(f"No answer from {server.url}") for (reply,) in replies)
+
+
+def test_nobody_there_is_no_answer(serve):
+    server = serve(echo)
+    url = server.url
+    server.shutdown()
+    server.server_close()
+    ((reply,),) = OpenAIModel(url, "wm", max_retries=0).generate(say("Hi"), Sampling())
+    assert reply.error.startswith(f"No answer from {url}/chat/completions: ")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_refused_key_or_an_unknown_model_stops_at_once(serve, status):
+    server = serve(lambda body, attempt: (status, {}, '{"error": {"message": "Not here."}}'))
+    with pytest.raises(WMRLError, match=f"answers {status}: Not here."):
+        OpenAIModel(server.url, "wm", max_concurrency=1).generate(say("a", "b"), Sampling())
+
+
+def test_the_key_comes_from_the_environment_and_follows_no_redirect(serve, monkeypatch):
+    monkeypatch.setenv("DEMO_KEY", "secret")
+    other = serve(echo)
+    server = serve(lambda body, attempt: (307, {"Location": other.url}, ""))
+    model = OpenAIModel(server.url, "wm", api_key_env="DEMO_KEY")
+    ((reply,),) = model.generate(say("Hi"), Sampling())
+    assert server.headers[0][1]["Authorization"] == "Bearer secret"
+    assert "answers 307" in reply.error
+    assert not other.bodies
+    assert "secret" not in repr(vars(model))
+
+
+def test_a_proxy_is_not_asked_for_this_machine(serve, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert urllib.request.getproxies()["http"] == "http://127.0.0.1:9"
+    server = serve(echo)
+    ((reply,),) = OpenAIModel(server.url, "wm", max_retries=0).generate(say("Hi"), Sampling())
+    assert reply.error is None
+
+
+def test_tokens_are_estimated_from_above_for_plain_text():
+    model = OpenAIModel("http://127.0.0.1:9/v1", "wm")
+    assert [model.count_tokens(text) for text in ("", "abc", "abcd", "é")] == [0, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"base_url": "127.0.0.1:8000"}, "base_url must look like http"),
+        ({"base_url": "file:///etc/passwd"}, "base_url must look like http"),
+        ({"base_url": ""}, "base_url must look like http"),
+        (
+            {"api_key_env": "NO_SUCH_KEY_ANYWHERE"},
+            "which should hold the key, is not set",
+        ),
+        ({"timeout_s": 0}, "timeout_s must be above 0"),
+        ({"max_retries": -1}, "max_retries at least 0"),
+        ({"max_concurrency": 0}, "max_concurrency at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        OpenAIModel(**({"base_url": "http://127.0.0.1:9/v1", "model": "wm"} | settings))
