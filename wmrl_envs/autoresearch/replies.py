@@ -9,7 +9,8 @@ The rules, in their order:
    ``~~~`` will do), else the last closed block without a label or with an unknown one, else the last block,
    never closed: then the reply was cut, and `Reply.truncated` is set. Blocks labelled as something else
    (``bash``, ``json``, ``text`` ...) are never run.
-4. A fence inside a triple-quoted string of the program does not close its block.
+4. A block labelled ``markdown`` is a whole reply in a wrapper: the blocks inside count. Any other block ends
+   at its first bare fence that is not inside a triple-quoted string.
 5. Without code: a block labelled ``submit``, or a reply that is just the word ``submit``, ends the episode
    and keeps the last evaluation. ``request_info``, alone or with the name of what is wanted, asks for
    information.
@@ -48,11 +49,12 @@ _OTHER_LANGUAGES = frozenset(
     }
     | {"sql", "r", "julia", "c", "cpp", "java", "javascript", "js", "typescript", "rust", "go"}
 )
+_WRAPPERS = frozenset({"markdown", "md"})
 _OPENING = re.compile(r"^(?P<before>[^`~\n]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)$")
 _INVENTED = re.compile(
-    r"^[ \t]*(?:[#*_>]+[ \t]*)*(?:observation|status|user|human|system)[*_]*[ \t]*:|^[ \t]*<\|", re.IGNORECASE
+    r"^[ \t#*_>]*(?:observation|status|user|human|system)[ \t*_]*:|^[ \t]*<\|", re.IGNORECASE
 )
-_OUTSIDE = re.compile(r"""#.*|\"\"\"|'''|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
+_OUTSIDE = re.compile(r"""#.*|\"\"\"|'''|"(?:\\.|[^"\\])*(?:"|$)|'(?:\\.|[^'\\])*(?:'|$)""")
 _INSIDE = {quote: re.compile(rf"\\.|{quote}") for quote in ('"""', "'''")}
 _ACTION = re.compile(r"^\W*(?P<action>submit|request_info)\b[\s:(\[\"']*(?P<wanted>\w*)\W*$", re.IGNORECASE)
 
@@ -149,16 +151,19 @@ def _choose(blocks: list[_Block]) -> _Block | None:
     return None
 
 
-def _blocks(text: str) -> tuple[list[_Block], int]:
+def _blocks(text: str, *, nested: bool = False) -> tuple[list[_Block], int]:
     """Fenced blocks of a text, and the number of its characters before an invented observation."""
     lines = text.split("\n")
     blocks: list[_Block] = []
-    number = 0
+    number, strings = 0, True
     while number < len(lines):
         opening = _opening(lines[number])
         if opening is not None:
-            block, number = _read_block(lines, number, opening)
-            blocks.append(block)
+            wrapper = _label(opening) in _WRAPPERS and not nested
+            closing, strings = _closing_line(lines, number + 1, opening, wrapper, strings)
+            block = _block(lines[number + 1 : closing], opening, closing is not None)
+            blocks += _blocks(block.body, nested=True)[0] if wrapper else [block]
+            number = len(lines) if closing is None else closing + 1
         elif blocks and _INVENTED.match(lines[number]):
             return blocks, sum(len(line) + 1 for line in lines[:number])
         else:
@@ -179,35 +184,50 @@ def _label(opening: re.Match[str]) -> str:
     return words[0].lower() if words else ""
 
 
-def _read_block(lines: list[str], first: int, opening: re.Match[str]) -> tuple[_Block, int]:
-    """The block that begins at line ``first``, and the number of the line after it."""
-    fence, label = opening["fence"], _label(opening)
-    closing = _closing_line(lines, first + 1, fence)
-    last = len(lines) if closing is None else closing
+def _block(lines: list[str], opening: re.Match[str], closed: bool) -> _Block:
     indent = "" if opening["before"].strip() else opening["before"]
-    body = [line.removeprefix(indent).removesuffix("\r") for line in lines[first + 1 : last]]
-    code = "\n".join(body).strip("\n").rstrip()
-    if closing is None and code.endswith(fence):
-        return _Block(label, code.removesuffix(fence).rstrip(), True), last
-    return _Block(label, code, closing is not None), last + 1
+    code = "\n".join(line.removeprefix(indent).removesuffix("\r") for line in lines).strip("\n").rstrip()
+    if not closed and code.endswith(opening["fence"]):  # print("done")```
+        code, closed = code.removesuffix(opening["fence"]).rstrip(), True
+    return _Block(_label(opening), code, closed)
 
 
-def _closing_line(lines: list[str], start: int, fence: str) -> int | None:
-    """Number of the closing line: the first bare fence outside strings, else the first bare one."""
-    bare = re.compile(rf"^[ \t]*{re.escape(fence[0])}{{{len(fence)},}}\s*$")
+def _closing_line(
+    lines: list[str], start: int, opening: re.Match[str], wrapper: bool, strings: bool
+) -> tuple[int | None, bool]:
+    """Number of the line that closes a block.
+
+    Args:
+        lines: Lines of the text.
+        start: Number of the block's first line.
+        opening: Its opening fence.
+        wrapper: Whether blocks with labels may lie inside, each with a bare fence of its own.
+        strings: Whether fences inside strings are passed over.
+
+    Returns:
+        The number, None if nothing closes the block, and `strings` for the next block: a string that never
+        ends means that quotes are no guide in this text (and looking again would take quadratic time).
+    """
+    bare = re.compile(rf"^[ \t]*{re.escape(opening['fence'][0])}{{{len(opening['fence'])},}}\s*$")
     fallback: int | None = None
-    quote = ""
+    quote, depth = "", 0
     for number in range(start, len(lines)):
-        if bare.match(lines[number]):
-            if not quote:
-                return number
-            fallback = number if fallback is None else fallback
-        quote = _quote_after(lines[number], quote)
-    return fallback
+        line = lines[number]
+        if bare.match(line):
+            if not quote and depth == 0:
+                return number, strings
+            fallback = number if fallback is None and not wrapper else fallback
+            depth = max(depth - 1, 0)
+        elif wrapper:
+            inner = _opening(line)
+            depth += bool(inner and _label(inner) and bare.match(inner["fence"]))
+        elif strings:
+            quote = _quote_after(line, quote)
+    return fallback, strings and not quote
 
 
 def _quote_after(line: str, quote: str) -> str:
-    """The triple quote that is open after a line, given the one open before it; empty for none."""
+    """The triple quote that is open after a line, given the one that was open before; empty for none."""
     position = 0
     while match := (_INSIDE[quote] if quote else _OUTSIDE).search(line, position):
         position = match.end()
