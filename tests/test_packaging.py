@@ -116,7 +116,9 @@ def test_metadata_names_licence_and_command():
 @pytest.mark.parametrize("section", ["default", "dev"])
 def test_every_direct_requirement_is_pinned_to_a_version_that_it_allows(section):
     cfg = setup_cfg()
-    wanted = cfg["options"]["install_requires"] if section == "default" else cfg["options.extras_require"]["dev"]
+    wanted = (
+        cfg["options"]["install_requires"] if section == "default" else cfg["options.extras_require"]["dev"]
+    )
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     pins = {name.lower().replace("_", "-"): version for name, version in pins.items()}

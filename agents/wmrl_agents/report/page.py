@@ -1,0 +1,118 @@
+"""`write_report`: one self-contained HTML page about a run, without scripts and without the network.
+
+Everything in the page goes through a template that escapes; what an agent wrote is cleaned before. A content
+security policy in the page forbids scripts and requests, should something slip through after all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from wmrl_agents.report.evaluations import Tile, evaluation_table, evaluation_tiles
+from wmrl_agents.report.excerpts import clean, pick_excerpts
+from wmrl_agents.report.figures import all_figures
+from wmrl_agents.report.run_data import RunData, read_run
+from wmrl_agents.report.svg import format_number
+from wmrl_agents.runs import CONFIG
+
+__all__ = ["write_report"]
+
+
+def write_report(run_dir: str | Path) -> Path:
+    """Write ``report/index.html`` into a run directory.
+
+    A run that has not finished, was killed, or was made without a world model gives a page that says what is
+    missing.
+
+    Args:
+        run_dir: The run's directory.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        ConfigError: There is no run in the directory.
+    """
+    run = read_run(Path(run_dir))
+    page = run.path / "report" / "index.html"
+    page.parent.mkdir(exist_ok=True)
+    partial = page.with_suffix(".partial")
+    partial.write_text(_render(run), encoding="utf-8")
+    os.replace(partial, page)
+    return page
+
+
+def _render(run: RunData) -> str:
+    return _template().render(
+        run=run,
+        css=Markup(_read("page.css")),
+        lead=_lead(run),
+        notices=_notices(run),
+        tiles=[*evaluation_tiles(run), *_run_tiles(run)],
+        evaluation=evaluation_table(run),
+        figures=all_figures(run),
+        excerpts=pick_excerpts(run),
+        settings=clean((run.path / CONFIG).read_text(encoding="utf-8")),
+        environment=json.dumps(run.environment, indent=2),
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(clean=clean, number=format_number, words=lambda word: word.replace("_", " "))
+    return environment.from_string(_read("page.html"))
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _lead(run: RunData) -> str:
+    config = run.config
+    judge = f"judged by {config.world_model}" if config.uses_world_model else "judged by execution alone"
+    return (
+        f"{config.policy}, {judge}; rewards: {config.reward_source}; {len(run.metrics)} of {config.steps} "
+        f"steps of {config.groups_per_step} groups of {config.group_size}."
+    )
+
+
+def _notices(run: RunData) -> list[str]:
+    if run.finished:
+        return []
+    return [
+        f"This run has not finished: {len(run.metrics)} of {run.config.steps} steps are made. Go on with "
+        f"`wmrl train --resume {run.path}`."
+    ]
+
+
+def _run_tiles(run: RunData) -> list[Tile]:
+    """What the steps themselves say."""
+    if not run.metrics:
+        return []
+    used = sum(step["executions"] for step in run.metrics)
+    would_use = sum(step["executions_real_would_use"] for step in run.metrics)
+    last = run.metrics[-1]
+    tiles = [
+        Tile(
+            "Executions",
+            format_number(used),
+            f"{used / would_use:.0%} of the {format_number(would_use)} of real execution"
+            if would_use
+            else "",
+        )
+    ]
+    if run.config.uses_world_model:
+        fitted = f"fitted at {last['pairs_at_fit']} pairs" if last["fitted"] else "not fitted"
+        noise = f"η̂² {format_number(last['eta2'])}, {format_number(last['pairs'])} pairs, map {fitted}"
+        tiles.append(Tile("Anchor weight ρ", format_number(last["rho"]), noise))
+    return tiles
