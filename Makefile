@@ -1,14 +1,13 @@
 # Everything starts from a fresh clone with nothing but Python 3.11+ (and its venv module):
-#   make train    set up, train the default agent, evaluate it, write the report
-#   make test     set up, then ruff, mypy, import-linter and pytest
-#   make docs     the documentation as a site, in site/
-#   make clean    remove what the above made, except runs/
+#   make train         set up, train the default agent, evaluate it, write the report
+#   make test          set up, then ruff, mypy, import-linter and pytest
+#   make train-check   train the default agent and check what it came to
+#   make docs          the documentation as a site, in site/
+#   make clean         remove what the above made, except runs/
 
 PYTHON ?= python3
-PRESET ?= default
-RUN_DIR ?= runs/$(PRESET)-$(shell date +%Y%m%d-%H%M%S)
-# Any further flag of `wmrl train`, as in  make train ARGS="--seed 1 --steps 10"
-ARGS ?=
+# Flags of `wmrl train`, as in  make train ARGS="--seed 1 --run-dir runs/mine"
+ARGS ?= --preset default
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +18,7 @@ REQUIREMENTS := setup.cfg pyproject.toml constraints.txt
 .DELETE_ON_ERROR:
 
 train: system $(VENV)/installed
-	$(BIN)/wmrl train --preset $(PRESET) --run-dir $(RUN_DIR) $(ARGS)
+	$(BIN)/wmrl train $(ARGS)
 
 test: system $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -27,6 +26,11 @@ test: system $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
+
+train-check: system $(VENV)/installed
+	rm -rf runs/check
+	$(BIN)/wmrl train --preset default --run-dir runs/check
+	$(BIN)/python benchmarks/check_training.py runs/check
 
 docs: $(VENV)/installed-dev
 	$(BIN)/mkdocs build --strict --quiet

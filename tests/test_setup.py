@@ -83,7 +83,10 @@ def test_an_unfit_python_is_named(tmp_path, fails, says):
     python.write_text(f'#!/bin/sh\ncase "$*" in {fails}) exit 1 ;; esac\n')
     python.chmod(0o755)
     done = subprocess.run(
-        ["make", "--silent", f"PYTHON={python}", ".venv/bin/pip"], cwd=tmp_path, capture_output=True, text=True
+        ["make", "--silent", f"PYTHON={python}", ".venv/bin/pip"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 2
     assert says in done.stderr
