@@ -122,6 +122,9 @@ class GRPOConfig:
     """Tokens that the world model reads at most."""
     world_model_max_new_tokens: int = 1024
     """Tokens that the world model writes at most."""
+    world_model_predicts: Literal["outcome", "percentile"] = "outcome"
+    """The world model is asked for the metric's value, which then goes through the leaderboard, or for the
+    percentile itself."""
 
     # Execution
     sandbox: Literal["bubblewrap", "unsafe"] = "bubblewrap"

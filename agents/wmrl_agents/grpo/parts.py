@@ -124,6 +124,7 @@ def _make_predictor(config: GRPOConfig) -> PredictedEvaluator:
         _load_language_model(config),
         sampling=Sampling(max_new_tokens=config.world_model_max_new_tokens, temperature=0),
         max_context_tokens=config.world_model_context,
+        predict=config.world_model_predicts,
     )
     return PredictedEvaluator(world_model)
 
