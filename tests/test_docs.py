@@ -11,7 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CODE = {"wmrl_envs": ROOT, "wmrl_rewards": ROOT, "wmrl_agents": ROOT / "agents"}
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def modules_with_examples():
@@ -22,7 +27,7 @@ def modules_with_examples():
                 yield ".".join(part for part in parts if part != "__init__")
 
 
-@pytest.mark.parametrize("name", modules_with_examples())
+@pytest.mark.parametrize("name", list(modules_with_examples()))
 def test_the_examples_in_docstrings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
@@ -108,7 +113,16 @@ def test_the_architecture_page_names_every_module():
 
 
 def test_the_site_builds_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        tmp_path / "site",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "architecture" / "index.html").is_file()
