@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wmrl_agents.grpo.rollouts import Group, Rollouts, RolloutSettings, cut_to_tokens
-from wmrl_agents.grpo.scores import score_step
 
 from tests.stubs import TabularPolicy, TokenEvaluator, program_tokens
+from wmrl_agents.grpo.rollouts import Group, Rollouts, RolloutSettings, cut_to_tokens
+from wmrl_agents.grpo.scores import score_step
 from wmrl_envs.autoresearch import load_competition
 from wmrl_rewards import WorldModelReward
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from wmrl_agents.policies.base import Policy, Prompt, Sample
-from wmrl_agents.policies.token_statistics import TokenStatistics
+
+if TYPE_CHECKING:  # it imports transformers
+    from wmrl_agents.policies.token_statistics import TokenStatistics
 
 __all__ = ["PlayingPolicy", "TrainablePolicy"]
 

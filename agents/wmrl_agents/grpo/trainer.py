@@ -80,9 +80,8 @@ class GRPOTrainer:
             self.reward.load_state_dict(checkpoint.reward_state())
         self.store.truncate(self.next_step)
         truncate_metrics(self.run_dir, self.next_step)
-        self.rollouts = Rollouts(
-            self.policy, self.parts.executor, self.parts.predictor, rollout_settings(config)
-        )
+        predictor = self.parts.predictor if config.uses_world_model else None
+        self.rollouts = Rollouts(self.policy, self.parts.executor, predictor, rollout_settings(config))
 
     def train(
         self,
