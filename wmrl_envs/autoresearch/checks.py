@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from wmrl_envs.autoresearch.matching import positions, to_float
-from wmrl_envs.autoresearch.tables import TableError, read_table
+from wmrl_envs.autoresearch.tables import UnreadableError, read_table
 
 if TYPE_CHECKING:
     from wmrl_envs.autoresearch.competition import Competition, Half
@@ -30,7 +30,7 @@ class Finding:
     Attributes:
         severity: ``error`` makes the competition unusable, ``warning`` makes it doubtful.
         where: The file, relative to the competition's folder.
-        message: One sentence.
+        message: The rest of a sentence that begins with the file.
     """
 
     severity: Literal["error", "warning"]
@@ -38,7 +38,7 @@ class Finding:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.message}"
+        return f"{self.where} {self.message}"
 
 
 def check_competition(competition: Competition) -> list[Finding]:
@@ -62,7 +62,7 @@ def _run(check: Callable[[Competition], Iterator[Finding]], competition: Competi
     """What one check finds; a table that it cannot read is a finding."""
     try:
         return list(check(competition))
-    except TableError as error:
+    except UnreadableError as error:
         return [_error(error.path.relative_to(competition.root).as_posix(), error.problem)]
 
 

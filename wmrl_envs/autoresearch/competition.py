@@ -32,7 +32,7 @@ import yaml
 from wmrl_envs.autoresearch.checks import check_competition
 from wmrl_envs.autoresearch.matching import positions, reference_index
 from wmrl_envs.autoresearch.metrics import Metric, get_metric
-from wmrl_envs.autoresearch.tables import read_columns, read_table
+from wmrl_envs.autoresearch.tables import read_columns, read_table, read_text
 from wmrl_envs.errors import CompetitionError
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "bundled_names",
     "competition_names",
     "load_competition",
+    "open_competition",
 ]
 
 Category = Literal["tabular", "text", "image"]
@@ -109,7 +110,7 @@ class Competition:
     @property
     def description(self) -> str:
         """The task in words."""
-        return (self.public_dir / "description.md").read_text(encoding="utf-8").strip()
+        return read_text(self.public_dir / "description.md")
 
     def columns(self, file: str) -> list[str]:
         """Columns of one of the tables, given relative to the folder: ``public/train.csv``."""
@@ -198,20 +199,34 @@ def load_competition(name_or_dir: str | Path, data_root: str | Path | None = Non
         CompetitionError: There is no such competition, or something is missing or wrong in its folder.
     """
     root = _find(name_or_dir, data_root)
-    missing = [file for file in FILES if not (root / file).is_file()]
-    if missing:
-        raise CompetitionError(f"The competition folder {root} is incomplete: add {', '.join(missing)}.")
-    stats = [(root / file).stat() for file in FILES]
-    return _load(root, tuple((stat.st_size, stat.st_mtime_ns) for stat in stats))
+    return _load(root, _version(root))
+
+
+def open_competition(root: Path) -> Competition:
+    """A competition by its folder, whose tables nobody has looked at: to be checked.
+
+    Raises:
+        CompetitionError: A file is missing, or competition.yaml is wrong.
+    """
+    version = _version(root)
+    return _from_settings(root, _read_settings(root / "competition.yaml"), version)
 
 
 @lru_cache(maxsize=256)
 def _load(root: Path, version: tuple[tuple[int, int], ...]) -> Competition:
-    competition = _from_settings(root, _read_settings(root / "competition.yaml"), version)
+    competition = open_competition(root)
     for finding in check_competition(competition):
         if finding.severity == "error":
             raise CompetitionError(f"{root / finding.where} {finding.message}")
     return competition
+
+
+def _version(root: Path) -> tuple[tuple[int, int], ...]:
+    missing = [file for file in FILES if not (root / file).is_file()]
+    if missing:
+        raise CompetitionError(f"The competition folder {root} is incomplete: add {', '.join(missing)}.")
+    stats = [(root / file).stat() for file in FILES]
+    return tuple((stat.st_size, stat.st_mtime_ns) for stat in stats)
 
 
 def _find(name_or_dir: str | Path, data_root: str | Path | None) -> Path:

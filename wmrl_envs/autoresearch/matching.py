@@ -31,9 +31,9 @@ def positions(values: pd.Series, reference: pd.Index) -> NDArray[np.intp]:
     """Where each value stands in a reference of distinct values; -1 for a value that is not there."""
     if reference.dtype != np.int64:
         return _text_positions(values.astype(str), reference)
-    if values.dtype == np.int64:
-        return reference.get_indexer(pd.Index(values.to_numpy()))
-    numbers = to_float(values)
+    numbers = _numbers(values).to_numpy()
+    if numbers.dtype == np.int64:
+        return reference.get_indexer(pd.Index(numbers))
     whole = _whole(numbers, 2.0**63)
     found = reference.get_indexer(pd.Index(np.where(whole, numbers, 0).astype(np.int64)))
     return np.where(whole, found, -1)
@@ -51,9 +51,11 @@ def _text_positions(texts: pd.Series, reference: pd.Index) -> NDArray[np.intp]:
 
 def to_float(values: pd.Series) -> NDArray[np.float64]:
     """Numbers as they are, texts that are numbers as such, everything else NaN."""
-    if values.dtype.kind in "iuf":
-        return values.to_numpy(np.float64)
-    return pd.to_numeric(values.astype(str), errors="coerce").to_numpy(np.float64)
+    return _numbers(values).to_numpy(np.float64)
+
+
+def _numbers(values: pd.Series) -> pd.Series:
+    return values if values.dtype.kind in "iuf" else pd.to_numeric(values.astype(str), errors="coerce")
 
 
 def _whole(numbers: NDArray, limit: float) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Read a competition's CSV tables; what cannot be read raises one sentence that names the file."""
+"""Read a competition's files; what cannot be read raises one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pandas as pd
 
 from wmrl_envs.errors import CompetitionError
 
-__all__ = ["TableError", "read_columns", "read_table"]
+__all__ = ["UnreadableError", "read_columns", "read_table", "read_text"]
 
 
-class TableError(CompetitionError):
-    """A table of a competition cannot be read.
+class UnreadableError(CompetitionError):
+    """A file of a competition cannot be read.
 
     Attributes:
         path: The file.
@@ -26,11 +26,23 @@ class TableError(CompetitionError):
         self.problem = problem
 
 
+def read_text(path: Path) -> str:
+    """A text, without the white space around it.
+
+    Raises:
+        UnreadableError: The file is not UTF-8 text.
+    """
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (UnicodeDecodeError, OSError) as error:
+        raise UnreadableError(path, f"cannot be read as UTF-8 text: {error}.") from error
+
+
 def read_columns(path: Path) -> list[str]:
     """Names of a table's columns, repetitions included.
 
     Raises:
-        TableError: The file is no CSV table in UTF-8.
+        UnreadableError: The file is no CSV table in UTF-8.
     """
     header = _read(path, header=None, nrows=1, dtype=str)
     return header.iloc[0].tolist()
@@ -45,7 +57,7 @@ def read_table(path: Path, columns: list[str] | None = None, text: list[str] | N
         text: Columns to read as text, as they stand; the others are numbers where all their cells are.
 
     Raises:
-        TableError: The file is no CSV table in UTF-8.
+        UnreadableError: The file is no CSV table in UTF-8.
     """
     return _read(path, usecols=columns, dtype=dict.fromkeys(text or [], str))
 
@@ -55,4 +67,4 @@ def _read(path: Path, **options: Any) -> pd.DataFrame:
         return pd.read_csv(path, na_filter=False, low_memory=False, **options)
     except (ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise TableError(path, f"cannot be read as a CSV table: {reason}.") from error
+        raise UnreadableError(path, f"cannot be read as a CSV table: {reason}.") from error
