@@ -113,6 +113,7 @@ def test_a_predicted_bad_submission_scores_zero(make_competition, status):
     [
         ("No idea.", "The answer names no status."),
         (Generation("status", finished=False), r"names no status. \(It was cut off at max_new_tokens.\)"),
+        (Generation("status: ok\nroc_auc: 0.9", finished=False), "gives no value of roc_auc"),
         (Generation("", finished=False, error="No answer from http://x."), "^No answer from http://x.$"),
     ],
 )

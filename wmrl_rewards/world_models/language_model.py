@@ -21,6 +21,7 @@ __all__ = ["LanguageModelWorldModel"]
 
 Conversation = tuple[tuple[str, str], ...]
 
+_GREEDY = Sampling(max_new_tokens=1024, temperature=0)
 _TEMPLATE_TOKENS = 64  # what a chat template may add to the texts
 # Smallest and largest value of each metric: what cannot be is refused, instead of topping the leaderboard.
 _SHARES = ("roc_auc", "average_precision", "brier", "accuracy", "balanced_accuracy", "f1", "macro_f1")
@@ -41,7 +42,7 @@ class LanguageModelWorldModel:
     Args:
         model: The language model, behind any engine.
         samples: Answers per question; the score is the mean over those that can be read.
-        sampling: How to sample, greedily if None; several samples need a temperature above 0.
+        sampling: How to sample; several samples need a temperature above 0.
         system_prompt: Instructions; None takes those of `prompts` for ``predict``, an empty text gives none.
         max_context_tokens: Most tokens of question and answer together. Of a longer question the earliest
             history goes first, then the middle of the task, never a part of the program.
@@ -56,12 +57,11 @@ class LanguageModelWorldModel:
         model: LanguageModel,
         *,
         samples: int = 1,
-        sampling: Sampling | None = None,
+        sampling: Sampling = _GREEDY,
         system_prompt: str | None = None,
         max_context_tokens: int = 12_288,
         predict: Literal["outcome", "percentile"] = "outcome",
     ) -> None:
-        sampling = Sampling(max_new_tokens=1024, temperature=0) if sampling is None else sampling
         if predict not in ("outcome", "percentile"):
             raise ConfigError(f"predict must be 'outcome' or 'percentile', not {predict!r}.")
         if samples < 1:
@@ -163,7 +163,9 @@ class LanguageModelWorldModel:
         try:
             if reply.error is not None:
                 raise UnreadableAnswerError(reply.error)
-            answer = read_answer(reply.text, name, bounds)
+            # The last line of a reply that was cut off may hold half a number.
+            text = reply.text if reply.finished else reply.text.rpartition("\n")[0]
+            answer = read_answer(text, name, bounds)
         except UnreadableAnswerError as error:
             cut = "" if reply.finished or reply.error else " (It was cut off at max_new_tokens.)"
             return Evaluation(None, source="world_model", error=f"{error}{cut}")

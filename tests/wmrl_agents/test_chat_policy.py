@@ -1,10 +1,10 @@
 """A policy behind an endpoint: evaluated like any other, but not trained."""
 
 import pytest
-from wmrl_agents.policies.base import Policy, Sample
-from wmrl_agents.policies.endpoint import EndpointPolicy
 
 from tests.stubs import tiny_language_model
+from wmrl_agents.policies.base import Policy, Sample
+from wmrl_agents.policies.chat import ChatPolicy
 from wmrl_envs.errors import WMRLError
 from wmrl_rewards.language_models import Generation, HuggingFaceModel
 
@@ -30,7 +30,7 @@ class Parrot:
 
 @pytest.fixture
 def policy():
-    return EndpointPolicy(Parrot(), max_new_tokens=5)
+    return ChatPolicy(Parrot(), max_new_tokens=5)
 
 
 def test_it_is_a_policy(policy):
@@ -74,7 +74,7 @@ def test_a_local_model_speaks_the_same_through_either_door(tmp_path):
 
     folder = tiny_language_model(tmp_path)
     local = LanguageModelPolicy(folder, max_new_tokens=8, device="cpu")
-    distant = EndpointPolicy(HuggingFaceModel(folder, device="cpu"), max_new_tokens=8)
+    distant = ChatPolicy(HuggingFaceModel(folder, device="cpu"), max_new_tokens=8)
     prompts = ["Hi", "Write a program.", "Hi"]
     expected = local.sample([local.begin("Be brief.", text) for text in prompts], seed=2)
     found = distant.sample([distant.begin("Be brief.", text) for text in prompts], seed=2)
