@@ -324,10 +324,10 @@ MEMORY = [
     Attack(
         "memory as files",
         "for folder in ('/dev/shm', '/tmp', '/job'):\n"
-        "    open(folder + '/x', 'wb').write(b'x' * (60 << 20))\nprint('PWNED')",
+        "    open(folder + '/x', 'wb').write(b'x' * (60 << 20))\n",
         OOM,
         TIGHT,
-        watcher=("ok", "no_submission"),
+        watcher=NOTHING,  # what bounds it there is the size of these file systems
     ),
     Attack(
         "memory that is shared",

@@ -24,6 +24,7 @@ from wmrl_envs.sandbox.interpreter import Interpreter, find_interpreter
 from wmrl_envs.sandbox.job import Job, Limits, Result
 from wmrl_envs.sandbox.launch import Channel, conclude, fingerprint, job_environment, runner_arguments
 from wmrl_envs.sandbox.mounts import DATA, JOB, SANDBOX_RUNNER, TMP, mounts
+from wmrl_envs.sandbox.scratch import remove_leftovers
 from wmrl_envs.sandbox.seccomp import assemble_filter
 from wmrl_envs.sandbox.supervise import supervise
 
@@ -148,6 +149,7 @@ class BubblewrapSandbox:
         """Run an empty program once: better one clear sentence now than a failure for each solution."""
         if (self._bubblewrap, self.interpreter) in _WORKING:
             return
+        remove_leftovers()
         result = self.run(Job(code="", data_dir=Path(__file__).parent))
         if result.status == "infrastructure":
             raise SandboxError(f"bubblewrap is installed but cannot isolate here. {result.message}")

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import sqlite3
-import tempfile
 import threading
 import zlib
 from functools import lru_cache
@@ -21,6 +20,7 @@ from pathlib import Path
 from wmrl_envs.errors import SandboxError
 from wmrl_envs.evaluation import Grade
 from wmrl_envs.sandbox.job import Job, Result
+from wmrl_envs.sandbox.scratch import new_file
 
 __all__ = ["ExecutionCache"]
 
@@ -131,10 +131,10 @@ class ExecutionCache:
 
 
 def _write(compressed: bytes) -> Path:
-    descriptor, name = tempfile.mkstemp(prefix="wmrl-submission-", suffix=".csv")
+    descriptor, path = new_file("submission-")
     with os.fdopen(descriptor, "wb") as file:
         file.write(zlib.decompress(compressed))
-    return Path(name)
+    return path
 
 
 def folder_digest(folder: Path) -> str:

@@ -14,12 +14,13 @@ from wmrl_envs.sandbox.job import Job, Result, Sandbox
 
 __all__ = ["SandboxPool"]
 
+RETRY_AFTER_S = (0.5, 2.0)
 T = TypeVar("T")
 Task = tuple[Job, Callable[[Result], Any], "Future[Any]"]
 
 
 class SandboxPool:
-    """Runs jobs in parallel on daemon threads.
+    """Runs jobs in parallel on daemon threads; what fails by the machine's fault is tried three times.
 
     Groups take turns: the jobs of a group that asked for many do not hold up a group that asked for one.
     Within a group, first come, first served.
@@ -109,9 +110,18 @@ class SandboxPool:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(then(self.sandbox.run(job, self._cancel)))
+                future.set_result(then(self._run(job)))
             except BaseException as error:  # whatever it was, it belongs to whoever waits for the future
                 future.set_exception(error)
+
+    def _run(self, job: Job) -> Result:
+        """Run a job; where the machine failed, not the job, try again after a while."""
+        for pause_s in RETRY_AFTER_S:
+            result = self.sandbox.run(job, self._cancel)
+            if result.status != "infrastructure":
+                return result
+            self._cancel.wait(pause_s)
+        return self.sandbox.run(job, self._cancel)
 
     def _next(self) -> Task | None:
         with self._changed:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from wmrl_envs.sandbox.scratch import new_file
 
 __all__ = ["SUBMISSION", "RefusedSubmissionError", "fetch_submission"]
 
@@ -64,7 +65,7 @@ def _open_plain_file(folder: int, max_bytes: int) -> int:
 
 
 def _copy(source: BinaryIO) -> Path:
-    target, name = tempfile.mkstemp(prefix="wmrl-submission-", suffix=".csv")
-    with os.fdopen(target, "wb") as file:
-        shutil.copyfileobj(source, file)
-    return Path(name)
+    descriptor, path = new_file("submission-")
+    with os.fdopen(descriptor, "wb") as target:
+        shutil.copyfileobj(source, target)
+    return path

@@ -13,6 +13,7 @@ from pathlib import Path
 from wmrl_envs.sandbox.interpreter import find_interpreter
 from wmrl_envs.sandbox.job import Job, Limits, Result
 from wmrl_envs.sandbox.launch import RUNNER, Channel, conclude, fingerprint, job_environment, runner_arguments
+from wmrl_envs.sandbox.scratch import remove_leftovers, scratch_folder
 from wmrl_envs.sandbox.supervise import supervise
 
 __all__ = ["UnsafeSandbox"]
@@ -33,6 +34,7 @@ class UnsafeSandbox:
     def __init__(self, limits: Limits | None = None, python: str | Path | None = None) -> None:
         self.limits = limits or Limits()
         self.interpreter = find_interpreter(None if python is None else str(python))
+        remove_leftovers()
 
     @property
     def fingerprint(self) -> str:
@@ -43,7 +45,7 @@ class UnsafeSandbox:
         """Run one job; see `BubblewrapSandbox.run`."""
         mark = uuid.uuid4().hex
         with (
-            tempfile.TemporaryDirectory(prefix="wmrl-job-", ignore_cleanup_errors=True) as folder,
+            tempfile.TemporaryDirectory(dir=scratch_folder(), ignore_cleanup_errors=True) as folder,
             Channel() as channel,
         ):
             Path(folder, "solution.py").write_bytes(job.code.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,176 @@
+"""The pool: everything runs, no more at once than allowed, in fair turns, and stops when told."""
+
+import concurrent.futures
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from wmrl_envs.sandbox import Job, Limits, Result, SandboxPool, pool
+
+DATA = Path(__file__).parent
+
+
+class Gate:
+    """A sandbox whose jobs wait until they are let through; it notes their order and how many met."""
+
+    fingerprint = "gate"
+
+    def __init__(self, is_open: bool = True) -> None:
+        self.limits = Limits()
+        self.gate = threading.Event()
+        self.lock = threading.Lock()
+        self.started: list[str] = []
+        self.inside = self.most = 0
+        if is_open:
+            self.gate.set()
+
+    def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
+        with self.lock:
+            self.started.append(job.code)
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        while not self.gate.wait(0.01):
+            if cancel is not None and cancel.is_set():
+                raise concurrent.futures.CancelledError
+        with self.lock:
+            self.inside -= 1
+        return Result("ok", stdout=job.code)
+
+
+def job(name: str) -> Job:
+    return Job(name, DATA)
+
+
+def test_results_come_in_order_and_only_so_many_run_at_once():
+    sandbox = Gate()
+    with SandboxPool(sandbox, workers=3) as workers:
+        results = workers.map([job(str(n)) for n in range(40)])
+    assert [result.stdout for result in results] == [str(n) for n in range(40)]
+    assert 1 <= sandbox.most <= 3
+
+
+def test_by_default_jobs_share_the_processors():
+    cores = len(os.sched_getaffinity(0))
+    sandbox = Gate()
+    assert SandboxPool(sandbox).workers == cores
+    sandbox.limits = Limits(cpus=2 * cores)
+    assert SandboxPool(sandbox).workers == 1
+
+
+def test_groups_take_turns():
+    sandbox = Gate(is_open=False)
+    with SandboxPool(sandbox, workers=1) as workers:
+        futures = [workers.submit(job("first"))]
+        while not sandbox.started:  # the only worker is busy: the rest queues up
+            pass
+        futures += [workers.submit(job(f"a{n}"), group="a") for n in range(3)]
+        futures += [workers.submit(job(f"b{n}"), group="b") for n in range(2)]
+        futures += [workers.submit(job("c0"), group="c")]
+        sandbox.gate.set()
+        concurrent.futures.wait(futures)
+    assert sandbox.started == ["first", "a0", "b0", "c0", "a1", "b1", "a2"]
+
+
+def test_work_on_the_result_is_done_by_the_worker():
+    with SandboxPool(Gate(), workers=1) as workers:
+        name = workers.submit(job("x"), then=lambda result: threading.current_thread().name).result()
+        failed = workers.submit(job("x"), then=lambda result: 1 / 0)
+        assert name == "sandbox-0"
+        with pytest.raises(ZeroDivisionError):
+            failed.result()
+        assert workers.map([job("still alive")])[0].stdout == "still alive"
+
+
+def test_closing_cancels_what_runs_and_what_waits():
+    sandbox = Gate(is_open=False)
+    workers = SandboxPool(sandbox, workers=1)
+    running, waiting = workers.submit(job("running")), workers.submit(job("waiting"))
+    while not sandbox.started:
+        pass
+    workers.close()
+    for future in (running, waiting):
+        with pytest.raises(concurrent.futures.CancelledError):
+            future.result(timeout=5)
+    assert sandbox.started == ["running"]
+    with pytest.raises(RuntimeError, match="closed"):
+        workers.submit(job("late"))
+
+
+class Flaky(Gate):
+    """Fails by its own fault a number of times."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
+        result = super().run(job, cancel)
+        return Result("infrastructure") if len(self.started) <= self.failures else result
+
+
+@pytest.mark.parametrize(("failures", "status", "attempts"), [(2, "ok", 3), (9, "infrastructure", 3)])
+def test_a_machine_that_fails_gets_two_more_chances(failures, status, attempts, monkeypatch):
+    monkeypatch.setattr(pool, "RETRY_AFTER_S", (0.0, 0.0))
+    sandbox = Flaky(failures)
+    with SandboxPool(sandbox, workers=1) as workers:
+        assert workers.map([job("x")])[0].status == status
+    assert len(sandbox.started) == attempts
+
+
+SCRIPT = """
+from pathlib import Path
+from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, SandboxPool
+sandbox = BubblewrapSandbox(Limits(timeout_s=600))
+code = "import os, time; print(1); time.sleep(600)"
+pool = SandboxPool(sandbox, workers=3)
+print("ready", flush=True)
+pool.map([Job(code, Path("tests/wmrl_envs"), env={"MARK": "%s"}) for _ in range(9)])
+"""
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupt_ends_everything_at_once(number, tmp_path):
+    mark = f"pool-{tmp_path.name}-{os.getpid()}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT % mark],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        cwd=DATA.parents[1],
+    )
+    with process:
+        assert process.stdout.readline() == b"ready\n"
+        while len(jobs(mark)) < 3:
+            assert process.poll() is None
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=20)
+    while jobs(mark):
+        pass
+    assert process.returncode == -number
+    assert (b"KeyboardInterrupt" in stderr) == (number == signal.SIGINT)
+    subprocess.run(
+        [sys.executable, "-c", "from wmrl_envs.sandbox import BubblewrapSandbox; BubblewrapSandbox()"],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        cwd=DATA.parents[1],
+        check=True,
+    )
+    assert list(tmp_path.iterdir()) == []
+    assert list(Path("/sys/fs/cgroup").rglob(f"wmrl-{process.pid}-*")) == []
+
+
+def jobs(mark: str) -> list[int]:
+    """Process ids of running programs that carry the mark."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and f"MARK={mark}".encode() in (process / "environ").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
