@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, fields
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -115,7 +116,7 @@ def play(
         action = int(rng.random() < right)
         gradient += (action - right) * observation
         observation, reward, terminated, truncated, info = env.step(action)
-        total += reward
+        total += float(reward)
         over = terminated or truncated
     return total, gradient, info.get("wmrl", {})
 
@@ -134,7 +135,7 @@ def buy_random_episodes(args: Args, rng: np.random.Generator) -> tuple[list[Pred
 class Recorder(gym.Wrapper):
     """Keeps the (observation, action) pairs of an episode."""
 
-    def reset(self, **options: object) -> tuple:
+    def reset(self, **options: Any) -> tuple:
         """Begin a new record."""
         self.observation, info = self.env.reset(**options)
         self.history: list[tuple] = []

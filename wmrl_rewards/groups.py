@@ -37,7 +37,6 @@ class Step:
         rho: The weight of its anchor groups.
         groups: Its groups, in the order in which they began.
         running: Number of its episodes that are not over.
-        observed: Whether it is over and has been learned from.
     """
 
     anchors: frozenset[int]
@@ -45,7 +44,6 @@ class Step:
     rho: float
     groups: list[Group] = field(default_factory=list)
     running: int = 0
-    observed: bool = False
 
 
 @dataclass(eq=False)
@@ -82,6 +80,7 @@ class GroupStream:
         self.groups_per_step = groups_per_step(reward.sampler.fraction)
         self._steps: deque[Step] = deque()
         self._by_id: dict[Hashable, Group] = {}
+        self._over: set[Hashable] = set()
         self._abandoned: list[Group] = []
 
     def begin(self, group_id: Hashable | None = None) -> Group:
@@ -94,15 +93,15 @@ class GroupStream:
         Raises:
             RewardError: The group's step is over.
         """
-        if group_id is None:
-            group = self._abandoned.pop() if self._abandoned else self._new_group(None)
-        else:
-            group = self._by_id.get(group_id) or self._new_group(group_id)
-        if group.step.observed:
+        if group_id in self._over:
             raise RewardError(
                 f"Group {group_id!r} is over: later groups have begun since its last member. "
                 "Each group needs an id of its own, for example (step, number)."
             )
+        if group_id is None:
+            group = self._abandoned.pop() if self._abandoned else self._new_group(None)
+        else:
+            group = self._by_id.get(group_id) or self._new_group(group_id)
         group.step.running += 1
         return group
 
@@ -114,7 +113,7 @@ class GroupStream:
     def abandon(self, group: Group) -> None:
         """End an episode without a score. An episode on its own leaves its place to the next one."""
         group.step.running -= 1
-        if group.id is None:
+        if group.id is None and group.step in self._steps:
             self._abandoned.append(group)
 
     def _new_group(self, group_id: Hashable | None) -> Group:
@@ -136,7 +135,9 @@ class GroupStream:
         self._steps.append(Step(anchors, reward.frozen_map(), reward.rho))
 
     def _observe(self, step: Step) -> None:
-        step.observed = True
+        ids = {group.id for group in step.groups} - {None}
+        self._over |= ids
+        self._by_id = {name: group for name, group in self._by_id.items() if name not in ids}
         self._abandoned = [group for group in self._abandoned if group.step is not step]
         members = max(len(group.scores) for group in step.groups)
         scores = np.full((2, len(step.groups), members), np.nan)

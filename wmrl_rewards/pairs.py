@@ -85,6 +85,12 @@ class PairPool:
 
     Args:
         path: SQLite file; the pairs live in its table ``pairs``. None keeps them in memory.
+
+    Example:
+        >>> pool = PairPool()
+        >>> pool.add(predicted=0.8, real=0.5, step=0, group=3, member=1)
+        >>> pool.pairs().real
+        array([0.5])
     """
 
     def __init__(self, path: str | Path | None = None) -> None:

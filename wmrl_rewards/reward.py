@@ -55,6 +55,19 @@ class WorldModelReward:
 
     Attributes:
         stream: The way in for callers that see one trajectory at a time, such as the wrapper.
+
+    Example:
+        >>> reward = WorldModelReward(anchor_fraction=0.5, min_pairs=2, seed=0)
+        >>> reward.draw_anchors(2)
+        [1]
+        >>> sources = ["world_model", "real"]
+        >>> predicted, real = [[0.9, 0.8], [0.6, 0.7]], [[float("nan")] * 2, [0.0, 0.5]]
+        >>> reward.coefficients(sources, real, predicted)
+        array([[ 0.0125, -0.0125],
+               [-0.0625,  0.0625]])
+        >>> reward.observe(0, sources, real, predicted)
+        >>> reward.calibrate([0.65, 0.9])
+        array([0.25, 0.5 ])
     """
 
     def __init__(
@@ -223,7 +236,7 @@ class WorldModelReward:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a checkpoint: pairs of later steps are dropped from the pool.
+        """Go back to a checkpoint: pairs of later steps and what the stream has begun are dropped.
 
         Raises:
             RewardError: The pool lacks pairs that the checkpoint was made with.
@@ -245,6 +258,7 @@ class WorldModelReward:
         self.weight.load_state_dict(state["weight"])
         self._next_step = state["next_step"]
         self._last_step = dict(state["last_step"])
+        self.stream = GroupStream(self)
 
 
 def _share_flattened(predicted: Floats, calibrated: Floats) -> float | None:

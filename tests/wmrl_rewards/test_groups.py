@@ -103,3 +103,13 @@ def test_episodes_on_their_own_leave_rho_at_one():
         stream.finish(stream.begin(), number / 30, 0.5)
     assert stream.reward.statistics()["fitted"]
     assert stream.reward.rho == 1.0
+
+
+def test_going_back_to_a_checkpoint_forgets_what_was_begun():
+    stream = make_stream(1.0)
+    state = stream.reward.state_dict()
+    old = stream.begin()
+    stream.reward.load_state_dict(state)
+    fresh = stream.reward.stream
+    fresh.abandon(old)
+    assert fresh.begin() is not old

@@ -20,6 +20,15 @@ class PredictedEvaluator:
     Args:
         world_model: Who is asked.
         half: Which half of the test rows it is asked about; it reads it as ``context["split"]``.
+
+    Example:
+        >>> from wmrl_rewards import Prediction
+        >>> class Half:
+        ...     def predict(self, requests):
+        ...         return [Prediction(0.5) for _ in requests]
+        >>> [evaluation] = PredictedEvaluator(Half()).evaluate([Solution("digits", "print(1)")])
+        >>> evaluation.score, evaluation.source
+        (0.5, 'world_model')
     """
 
     def __init__(self, world_model: WorldModel, half: Half = "public") -> None:
