@@ -164,10 +164,8 @@ class WorldModelReward:
         Raises:
             RewardError: The step was observed before, shapes do not agree, or a score is outside [0, 1].
         """
-        real_scores, predicted_scores = (
-            score_matrix(real, len(sources)),
-            score_matrix(predicted, len(sources)),
-        )
+        real_scores = score_matrix(real, len(sources))
+        predicted_scores = score_matrix(predicted, len(sources))
         if real_scores.shape != predicted_scores.shape:
             raise RewardError(
                 f"real {real_scores.shape} and predicted {predicted_scores.shape} differ in shape."
@@ -176,6 +174,7 @@ class WorldModelReward:
             raise RewardError(f"Step {step} was observed already; the next one is {self._next_step}.")
         anchors = [k for k, source in enumerate(sources) if source == "real"]
         paired = ~(np.isnan(real_scores) | np.isnan(predicted_scores))
+        members = [(k, i) for k in anchors for i in np.flatnonzero(paired[k]).tolist()]
         pairs = [
             Pair(
                 predicted=float(predicted_scores[k, i]),
@@ -185,8 +184,7 @@ class WorldModelReward:
                 member=i,
                 context=None if contexts is None else contexts[k][i],
             )
-            for k in anchors
-            for i in np.flatnonzero(paired[k]).tolist()
+            for k, i in members
         ]
         self.pool.add_all(pairs)  # first, because it refuses bad scores and repeated steps as a whole
         calibrated = self.calibrate(predicted_scores)
