@@ -123,7 +123,7 @@ def test_a_file_that_is_no_cache_is_named(tmp_path):
 
 def _write_many(path: Path, worker: int) -> None:
     cache = ExecutionCache(path)
-    for number in range(50):
+    for number in range(20):
         cache.store(f"shared {number}", dataclasses.replace(RESULT, seconds=float(number)))
         cache.store(f"own {worker} {number}", RESULT)
         assert cache.load(f"shared {number}").seconds == number
@@ -137,7 +137,7 @@ def test_processes_write_at_the_same_time(cache):
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert len(cache) == 50 + 3 * 50
+    assert len(cache) == 20 + 3 * 20
 
 
 def test_threads_share_one_cache(cache):

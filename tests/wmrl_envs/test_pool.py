@@ -42,6 +42,12 @@ class Gate:
         return Result("ok", stdout=job.code)
 
 
+def wait_until(condition) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
+
+
 def job(name: str) -> Job:
     return Job(name, DATA)
 
@@ -66,8 +72,7 @@ def test_groups_take_turns():
     sandbox = Gate(is_open=False)
     with SandboxPool(sandbox, workers=1) as workers:
         futures = [workers.submit(job("first"))]
-        while not sandbox.started:  # the only worker is busy: the rest queues up
-            pass
+        wait_until(lambda: sandbox.started)  # the only worker is busy: the rest queues up
         futures += [workers.submit(job(f"a{n}"), group="a") for n in range(3)]
         futures += [workers.submit(job(f"b{n}"), group="b") for n in range(2)]
         futures += [workers.submit(job("c0"), group="c")]
@@ -90,8 +95,7 @@ def test_closing_cancels_what_runs_and_what_waits():
     sandbox = Gate(is_open=False)
     workers = SandboxPool(sandbox, workers=1)
     running, waiting = workers.submit(job("running")), workers.submit(job("waiting"))
-    while not sandbox.started:
-        pass
+    wait_until(lambda: sandbox.started)
     workers.close()
     for future in (running, waiting):
         with pytest.raises(concurrent.futures.CancelledError):
@@ -146,12 +150,10 @@ def test_an_interrupt_ends_everything_at_once(number, tmp_path):
     )
     with process:
         assert process.stdout.readline() == b"ready\n"
-        while len(jobs(mark)) < 3:
-            assert process.poll() is None
+        wait_until(lambda: process.poll() is not None or len(jobs(mark)) == 3)
         process.send_signal(number)
         _, stderr = process.communicate(timeout=20)
-    while jobs(mark):
-        pass
+    wait_until(lambda: not jobs(mark))
     assert process.returncode == -number
     assert (b"KeyboardInterrupt" in stderr) == (number == signal.SIGINT)
     subprocess.run(

@@ -117,7 +117,7 @@ class SandboxEvaluator:
         key = ExecutionCache.key(job, self.sandbox.fingerprint)
         with self._lock:
             shared = self._shared.get(f"{competition.root}:{key}")
-            if shared is not None:
+            if shared is not None and not _has_failed(shared):
                 return self._follow(shared)
             future = self._cached(competition, key) or self._pool.submit(
                 job, group, then=lambda result: self._conclude(competition, key, result, cached=False)
@@ -182,6 +182,13 @@ class SandboxEvaluator:
             self.usage.cached += evaluation.outcome.cached
             self.usage.seconds += evaluation.outcome.seconds
         return evaluation
+
+
+def _has_failed(future: Future[Evaluation]) -> bool:
+    """Whether nothing came of it, by no fault of the solution: whoever asks again gets another try."""
+    if not future.done():
+        return False
+    return future.cancelled() or future.exception() is not None or future.result().score is None
 
 
 def _as_cached(evaluation: Evaluation) -> Evaluation:

@@ -118,13 +118,14 @@ class BubblewrapSandbox:
             return conclude(ending, channel, self.limits, guard.killed_for_memory(), guard.peak_bytes())
 
     def _command(self, job: Job, guard: Guard, channel: int, source: int, calls: int) -> list[str]:
-        environment = job_environment(job, self.limits, DATA, JOB, TMP)
+        python = self.interpreter.executable
+        environment = job_environment(job, self.limits, python, DATA, JOB, TMP)
         size = self.limits.file_bytes if self._bubblewrap.version >= SIZES_SINCE else None
         return [
             *(self._bubblewrap.path, *self._isolation(), "--seccomp", str(calls)),
             *mounts(self.interpreter, job.data_dir, source, size),
             *("--clearenv", *(w for name, value in environment.items() for w in ("--setenv", name, value))),
-            *("--", *self._drop_root(), str(self.interpreter.executable), "-s", "-B", "-P", SANDBOX_RUNNER),
+            *("--", *self._drop_root(), str(python), "-s", "-B", "-P", SANDBOX_RUNNER),
             *runner_arguments(channel, job, self.limits, guard.data_bytes),
         ]
 

@@ -14,6 +14,8 @@ import os
 import sqlite3
 import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -54,13 +56,12 @@ class ExecutionCache:
         self.path = Path(path)
         self._local = threading.local()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._connection().executescript(SCHEMA)
-        except sqlite3.Error as error:
-            raise SandboxError(f"The execution cache {self.path} cannot be used: {error}.") from error
+        with self._transaction() as connection:
+            connection.executescript(SCHEMA)
 
     def __len__(self) -> int:
-        return int(self._connection().execute("SELECT COUNT(*) FROM executions").fetchone()[0])
+        with self._transaction() as connection:
+            return int(connection.execute("SELECT COUNT(*) FROM executions").fetchone()[0])
 
     @staticmethod
     def key(job: Job, fingerprint: str) -> str:
@@ -76,11 +77,9 @@ class ExecutionCache:
 
     def load(self, key: str) -> Result | None:
         """The stored result; its submission, if any, is a new temporary file that the caller deletes."""
-        row = (
-            self._connection()
-            .execute("SELECT result, submission FROM executions WHERE key = ?", (key,))
-            .fetchone()
-        )
+        query = "SELECT result, submission FROM executions WHERE key = ?"
+        with self._transaction() as connection:
+            row = connection.execute(query, (key,)).fetchone()
         if row is None:
             return None
         result = Result(**json.loads(row[0]))
@@ -97,7 +96,7 @@ class ExecutionCache:
             f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "submission_path"
         }
         submission = result.submission_path and zlib.compress(result.submission_path.read_bytes(), 1)
-        with self._connection() as connection:
+        with self._transaction() as connection:
             connection.execute(
                 "INSERT OR IGNORE INTO executions VALUES (?, ?, ?)", (key, json.dumps(fields), submission)
             )
@@ -105,7 +104,8 @@ class ExecutionCache:
     def load_grade(self, key: str, grader: str) -> Grade | None:
         """The stored grade of a stored result."""
         query = "SELECT grade FROM grades WHERE key = ? AND grader = ?"
-        row = self._connection().execute(query, (key, grader)).fetchone()
+        with self._transaction() as connection:
+            row = connection.execute(query, (key, grader)).fetchone()
         return None if row is None else Grade(**json.loads(row[0]))
 
     def store_grade(self, key: str, grader: str, grade: Grade) -> None:
@@ -117,8 +117,17 @@ class ExecutionCache:
             grade: The grade.
         """
         row = (key, grader, json.dumps(dataclasses.asdict(grade)))
-        with self._connection() as connection:
+        with self._transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO grades VALUES (?, ?, ?)", row)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, whatever happens in between."""
+        try:
+            with self._connection() as connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise SandboxError(f"The execution cache {self.path} cannot be used: {error}.") from error
 
     def _connection(self) -> sqlite3.Connection:
         """One connection per thread and process: SQLite's do not survive a fork."""

@@ -68,6 +68,7 @@ class Watcher:
     """Adds up the resident memory of a process and all that descend from it.
 
     Between two looks a process could take much; so each gets the job's whole limit as its own hard limit too.
+    Files in memory are not seen; what bounds them is the size of their file systems (`Limits.file_bytes`).
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -12,9 +12,13 @@ from pathlib import Path
 
 from wmrl_envs.errors import SandboxError
 
-__all__ = ["Interpreter", "find_interpreter"]
+__all__ = ["USR", "Interpreter", "find_interpreter"]
 
 PACKAGES = ("wmrl_envs", "wmrl_rewards", "wmrl_agents")
+LIBRARIES = [
+    f"{place}lib/python3*/{kind}-packages" for place in ("", "local/", "envs/*/") for kind in ("site", "dist")
+]
+USR = Path("/usr")
 OWN_PACKAGE = Path(__file__).resolve().parents[1]
 PROBE = """
 import json, sys, sysconfig
@@ -57,40 +61,39 @@ def find_interpreter(python: str | None = None) -> Interpreter:
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxError(f"The solutions' interpreter {executable} does not start: {error}.") from error
     prefix, base_prefix, version, libraries = json.loads(probe.stdout)
-    trees = _outermost([Path(prefix), Path(base_prefix), *_resolved_folders(executable)])
-    site_packages = sorted({Path(library) for library in libraries})
+    trees = _outermost([Path(prefix), Path(base_prefix), *_installations(executable)])
     return Interpreter(
         executable=executable,
         trees=trees,
-        masked=_masks(trees, site_packages),
-        digest=_digest(version, site_packages),
+        masked=_masks((*trees, USR)),
+        digest=_digest(version, [Path(library) for library in dict.fromkeys(libraries)]),
     )
 
 
-def _resolved_folders(executable: Path) -> list[Path]:
-    """Installation folders of every link on the way from a virtual environment's python to the real one."""
-    folders = []
+def _installations(executable: Path) -> list[Path]:
+    """Installations on the way from a virtual environment's python, link by link, to the real one.
+
+    Only what looks like one: a link in somebody's ~/bin must not lay the whole home open.
+    """
+    found = []
     while executable.is_symlink():
         executable = executable.parent / executable.readlink()
-        folders.append(
-            executable.resolve().parents[1] if executable.parent.name == "bin" else executable.parent
-        )
-    return folders
+        found += [executable.parent.parent, executable.resolve().parent.parent]
+    return [folder for folder in found if any(folder.glob("lib/python3*"))]
 
 
 def _outermost(folders: list[Path]) -> tuple[Path, ...]:
-    wanted = sorted({folder for folder in folders if not folder.is_relative_to("/usr")})
+    wanted = sorted({folder for folder in folders if not folder.is_relative_to(USR)})
     return tuple(f for f in wanted if not any(f != other and f.is_relative_to(other) for other in wanted))
 
 
-def _masks(trees: tuple[Path, ...], site_packages: list[Path]) -> tuple[Path, ...]:
-    visible = (*trees, Path("/usr"))
-    candidates = {OWN_PACKAGE, OWN_PACKAGE.resolve()}
-    for library in site_packages:
-        candidates |= {library / name for name in PACKAGES}
-    return tuple(
-        sorted(c for c in candidates if c.is_dir() and any(c.is_relative_to(tree) for tree in visible))
-    )
+def _masks(visible: tuple[Path, ...]) -> tuple[Path, ...]:
+    """This project's packages in every environment inside of what is visible, and the one that runs now."""
+    found = {OWN_PACKAGE} if any(OWN_PACKAGE.is_relative_to(tree) for tree in visible) else set()
+    for tree in visible:
+        for libraries in LIBRARIES:
+            found |= {p for name in PACKAGES for p in tree.glob(f"{libraries}/{name}") if p.is_dir()}
+    return tuple(sorted(found))
 
 
 def _digest(version: str, site_packages: list[Path]) -> str:

@@ -29,14 +29,16 @@ THREAD_VARIABLES = (
 )
 
 
-def job_environment(job: Job, limits: Limits, data_dir: str, work_dir: str, tmp_dir: str) -> dict[str, str]:
+def job_environment(
+    job: Job, limits: Limits, python: Path, data_dir: str, work_dir: str, tmp_dir: str
+) -> dict[str, str]:
     """The whole environment of a job; nothing is inherited."""
     fixed = {
         "DATA_DIR": data_dir,
         "SUBMISSION_PATH": f"{work_dir}/{SUBMISSION}",
         "HOME": work_dir,
         "TMPDIR": tmp_dir,
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "USER": "sandbox",
         "PYTHONHASHSEED": str(seed_of(job.code)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wmrl_envs.sandbox.interpreter import Interpreter
+from wmrl_envs.sandbox.interpreter import USR, Interpreter
 from wmrl_envs.sandbox.launch import RUNNER
 
 __all__ = ["DATA", "JOB", "SANDBOX_RUNNER", "TMP", "mounts"]
@@ -12,7 +12,6 @@ __all__ = ["DATA", "JOB", "SANDBOX_RUNNER", "TMP", "mounts"]
 DATA, JOB, TMP = "/data", "/job", "/tmp"
 WRITABLE = (TMP, "/dev/shm", JOB)
 SANDBOX_RUNNER = "/sandbox/runner.py"
-USR = Path("/usr")
 ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
 
 

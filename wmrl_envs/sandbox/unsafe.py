@@ -49,8 +49,10 @@ class UnsafeSandbox:
             Channel() as channel,
         ):
             Path(folder, "solution.py").write_bytes(job.code.encode("utf-8", "surrogatepass"))
-            environment = job_environment(job, self.limits, str(job.data_dir.resolve()), folder, folder)
-            command = [str(self.interpreter.executable), "-s", "-B", "-P", str(RUNNER)]
+            python = self.interpreter.executable
+            data_dir = str(job.data_dir.resolve())
+            environment = job_environment(job, self.limits, python, data_dir, folder, folder)
+            command = [str(python), "-s", "-B", "-P", str(RUNNER)]
             process = subprocess.Popen(
                 command + runner_arguments(channel.remote, job, self.limits),
                 cwd=folder,
