@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 from wmrl_envs.errors import WMRLError
 from wmrl_rewards.language_models.base import Message
 
-__all__ = ["ChatFormat"]
+__all__ = ["ChatFormat", "opening"]
 
 _QUESTION = "First question?"
 _ANSWER = "A plain answer."
@@ -25,11 +25,18 @@ _ANSWER = "A plain answer."
 _REASONED_ANSWER = "<think>\nA thought.\n</think>\n\nA plain answer."
 
 
+def opening(system: str, user: str) -> list[Message]:
+    """The first messages of a dialogue; an empty system prompt gives no system message."""
+    first = [Message(role="system", content=system)] if system else []
+    return [*first, Message(role="user", content=user)]
+
+
 class ChatFormat:
     """Turns messages into token ids with a tokenizer's own chat template.
 
     Special tokens that are *spelled out* inside a message (a program that prints ``<|im_end|>``) are broken
-    up by a space, so that no text can end its own turn and speak as somebody else.
+    up by a space, so that no text can end its own turn and speak as somebody else. Where a template refuses or
+    ignores system messages, the system prompt opens the user's first message: it is never lost.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
@@ -49,21 +56,23 @@ class ChatFormat:
         added = tokenizer.added_tokens_decoder.values()
         self._special = sorted({token.content for token in added if token.special}, key=len, reverse=True)
 
-    def messages(self, system: str, user: str) -> list[Message]:
-        """The first messages of a dialogue.
-
-        An empty system prompt gives no system message. Where the template refuses or ignores system messages
-        its text opens the user's message instead: it is never lost.
-        """
-        if not system:
-            return [Message(role="user", content=user)]
-        if not self._takes_system:
-            return [Message(role="user", content=f"{system}\n\n{user}")]
-        return [Message(role="system", content=system), Message(role="user", content=user)]
-
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a dialogue, up to where the assistant speaks next."""
-        return self._encode(self._render(messages))
+        """Token ids of a dialogue, up to where the assistant speaks next.
+
+        Raises:
+            WMRLError: The template refuses the dialogue.
+        """
+        return self._encode(self._render(self.place_system(messages)))
+
+    def place_system(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages as the template takes them: with a system prompt where it has no place of its own."""
+        first, *rest = messages
+        if first["role"] != "system" or not rest or self._takes_system:
+            return [first, *rest]
+        return [
+            Message(role=rest[0]["role"], content=f"{first['content']}\n\n{rest[0]['content']}"),
+            *rest[1:],
+        ]
 
     def continuation(self, user: str) -> list[int]:
         """Token ids between the last word of a reply and the first one of the next reply.
@@ -92,16 +101,14 @@ class ChatFormat:
     def _takes_system(self) -> bool:
         marker = "Instructions of the system."
         try:
-            return marker in self._render(
-                [Message(role="system", content=marker), Message(role="user", content=_QUESTION)]
-            )
-        except TemplateError:
+            return marker in self._render(opening(marker, _QUESTION))
+        except WMRLError:
             return False
 
     @cached_property
     def _only_appends(self) -> bool:
         """Whether each prompt begins with the one before it and the reply to that, in text and in tokens."""
-        dialogue = self.messages("Instructions.", _QUESTION)
+        dialogue = self.place_system(opening("Instructions.", _QUESTION))
         before = self._render(dialogue)
         for user in ("Second question?", "Third question?"):
             dialogue += [
@@ -128,7 +135,11 @@ class ChatFormat:
 
     def _render(self, messages: Sequence[Message]) -> str:
         harmless = [{"role": m["role"], "content": self._break_up(m["content"])} for m in messages]
-        return self.tokenizer.apply_chat_template(harmless, tokenize=False, add_generation_prompt=True)
+        try:
+            return self.tokenizer.apply_chat_template(harmless, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise WMRLError(f"The chat template refuses a dialogue of {roles}: {error}") from error
 
     def _break_up(self, text: str) -> str:
         for token in self._special:

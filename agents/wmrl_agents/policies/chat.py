@@ -9,6 +9,7 @@ from typing import NoReturn
 from wmrl_agents.policies.base import Prompt, Sample
 from wmrl_envs.errors import WMRLError
 from wmrl_rewards.language_models.base import LanguageModel, Message, Sampling
+from wmrl_rewards.language_models.chat import opening
 
 __all__ = ["ChatPolicy", "ChatPrompt", "ChatSample"]
 
@@ -75,8 +76,7 @@ class ChatPolicy:
 
     def begin(self, system: str, user: str) -> ChatPrompt:
         """A new dialogue, ready for the first reply; an empty system prompt is left out."""
-        opening = [Message(role="system", content=system)] if system else []
-        return ChatPrompt(messages=(*opening, Message(role="user", content=user)))
+        return ChatPrompt(messages=tuple(opening(system, user)))
 
     def extend(self, sample: Sample, user: str) -> ChatPrompt:
         """The dialogue after a reply with the environment's next message appended."""

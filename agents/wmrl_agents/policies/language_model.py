@@ -16,6 +16,7 @@ from wmrl_agents.policies.base import Prompt, Sample
 from wmrl_agents.policies.token_statistics import TokenStatistics, token_statistics
 from wmrl_envs.errors import ConfigError, WMRLError
 from wmrl_rewards.language_models.base import Sampling
+from wmrl_rewards.language_models.chat import opening
 from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
 
 __all__ = ["LanguageModelPolicy"]
@@ -113,8 +114,7 @@ class LanguageModelPolicy:
 
     def begin(self, system: str, user: str) -> Prompt:
         """Token record of a new dialogue, ready for the first reply; an empty system prompt is left out."""
-        chat = self.language_model.chat
-        return _given(chat.prompt(chat.messages(system, user)))
+        return _given(self.language_model.chat.prompt(opening(system, user)))
 
     def extend(self, sample: Sample, user: str) -> Prompt:
         """The record after a reply with the environment's next message appended.
