@@ -98,6 +98,7 @@ def test_a_missing_score_is_nan_with_a_reason():
     assert (info["score"], info["error"]) == (None, "The sandbox broke.")
 
 
+@pytest.mark.sandbox
 def test_real_execution():
     env = make()
     env.reset()
@@ -110,6 +111,7 @@ def test_real_execution():
     env.close()
 
 
+@pytest.mark.sandbox
 def test_a_failed_turn_is_not_scored_on_the_file_of_an_earlier_one():
     env = make(max_turns=2)
     env.reset()
@@ -229,6 +231,7 @@ def test_spec_round_trip_and_an_evaluator_that_cannot_be_copied():
     assert env.step(CODE)[1] == 0.5
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
 def test_a_copy_goes_on_where_the_original_stood(clone):
     env = make(max_turns=2)
