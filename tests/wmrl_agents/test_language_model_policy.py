@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+
+from tests.stubs import CHATML, tiny_language_model
 from wmrl_agents.policies import token_statistics as statistics_module
 from wmrl_agents.policies.base import Policy, Prompt, Sample
 from wmrl_agents.policies.language_model import LanguageModelPolicy
-
-from tests.stubs import CHATML, tiny_language_model
 from wmrl_envs.errors import ConfigError, WMRLError
 
 OBSERVATION = "status: ok\nroc_auc: 0.9712"

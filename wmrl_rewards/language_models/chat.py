@@ -35,8 +35,8 @@ class ChatFormat:
     """Turns messages into token ids with a tokenizer's own chat template.
 
     Special tokens that are *spelled out* inside a message (a program that prints ``<|im_end|>``) are broken
-    up by a space, so that no text can end its own turn and speak as somebody else. Where a template refuses or
-    ignores system messages, the system prompt opens the user's first message: it is never lost.
+    up by a space, so that no text can end its own turn and speak as somebody else. Where a template refuses
+    or ignores system messages, the system prompt opens the user's first message: it is never lost.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
@@ -66,13 +66,10 @@ class ChatFormat:
 
     def place_system(self, messages: Sequence[Message]) -> list[Message]:
         """The messages as the template takes them: with a system prompt where it has no place of its own."""
-        first, *rest = messages
-        if first["role"] != "system" or not rest or self._takes_system:
-            return [first, *rest]
-        return [
-            Message(role=rest[0]["role"], content=f"{first['content']}\n\n{rest[0]['content']}"),
-            *rest[1:],
-        ]
+        if len(messages) < 2 or messages[0]["role"] != "system" or self._takes_system:
+            return list(messages)
+        system, first, *rest = messages
+        return [Message(role=first["role"], content=f"{system['content']}\n\n{first['content']}"), *rest]
 
     def continuation(self, user: str) -> list[int]:
         """Token ids between the last word of a reply and the first one of the next reply.
