@@ -124,8 +124,11 @@ def test_end_counts_the_thinking_too():
     assert parse("just words").end == len("just words")
 
 
-def test_an_observation_before_the_code_is_prose():
-    assert parse("Observation: it failed. So:\n```python\nprint(1)\n```").code == "print(1)"
+@pytest.mark.parametrize(
+    "before", ["Observation: it failed. So:", "```bash\nls\n```\nStatus: fine.", "```text\nx\n```\nUser: x"]
+)
+def test_an_observation_before_the_program_is_prose(before):
+    assert parse(f"{before}\n```python\nprint(1)\n```").code == "print(1)"
 
 
 @pytest.mark.parametrize(

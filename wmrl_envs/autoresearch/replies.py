@@ -3,7 +3,7 @@
 The rules, in their order:
 
 1. What stands before ``</think>`` is thinking; nothing in it counts.
-2. After the first block, a line that begins like an answer of the environment (``Observation:``,
+2. After the first program, a line that begins like an answer of the environment (``Observation:``,
    ``status:``) or like another speaker (``User:``, ``<|im_start|>``) is invented, and so is all after it.
 3. Code is the last closed block labelled Python (```` ```python ````, ``py``, ``Python``, ``python3``;
    ``~~~`` will do), else the last closed block without a label or with an unknown one, else the last block,
@@ -29,26 +29,11 @@ ReplyKind = Literal["code", "request_info", "submit", "malformed"]
 
 _PYTHON = frozenset({"python", "py", "python3", "py3"})
 _ACTIONS = frozenset({"submit", "request_info"})
-_OTHER_LANGUAGES = frozenset(
-    {"bash", "sh", "shell", "zsh", "console", "terminal", "powershell", "text", "txt", "plaintext", "output"}
-    | {
-        "json",
-        "yaml",
-        "yml",
-        "toml",
-        "ini",
-        "xml",
-        "html",
-        "css",
-        "csv",
-        "tsv",
-        "markdown",
-        "md",
-        "diff",
-        "latex",
-    }
-    | {"sql", "r", "julia", "c", "cpp", "java", "javascript", "js", "typescript", "rust", "go"}
+_NOT_PYTHON = (
+    "bash sh shell zsh console terminal powershell text txt plaintext output csv tsv json yaml yml toml ini xml "
+    "html css markdown md diff latex sql r julia c cpp java javascript js typescript rust go"
 )
+_OTHER_LANGUAGES = frozenset(_NOT_PYTHON.split())
 _WRAPPERS = frozenset({"markdown", "md"})
 _OPENING = re.compile(r"^(?P<before>[^`~\n]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)$")
 _INVENTED = re.compile(
@@ -58,6 +43,7 @@ _OUTSIDE = re.compile(r"""#.*|\"\"\"|'''|"(?:\\.|[^"\\])*(?:"|$)|'(?:\\.|[^'\\])
 _INSIDE = {quote: re.compile(rf"\\.|{quote}") for quote in ('"""', "'''")}
 _ACTION = re.compile(r"^\W*(?P<action>submit|request_info)\b[\s:(\[\"']*(?P<wanted>\w*)\W*$", re.IGNORECASE)
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_ACTION = 100
 
 
@@ -89,6 +75,10 @@ class _Block:
     body: str
     closed: bool
 
+    @property
+    def is_program(self) -> bool:
+        return bool(self.body) and self.label not in _OTHER_LANGUAGES | _ACTIONS
+
 
 def parse(text: str) -> Reply:
     """Parse a reply; any text will do, and none raises.
@@ -100,7 +90,7 @@ def parse(text: str) -> Reply:
         What it says, by the rules of this module.
     """
     end = len(text)
-    if any("\ud800" <= character <= "\udfff" for character in text):
+    if _SURROGATE.search(text):
         return Reply("malformed", end=end, problem="The reply holds characters that are not valid Unicode.")
     answer, thinking_open = _without_thinking(text)
     if thinking_open:
@@ -140,7 +130,7 @@ def _without_thinking(text: str) -> tuple[str, bool]:
 
 
 def _choose(blocks: list[_Block]) -> _Block | None:
-    programs = [b for b in blocks if b.body and b.label not in _OTHER_LANGUAGES and b.label not in _ACTIONS]
+    programs = [block for block in blocks if block.is_program]
     for group in (
         [b for b in programs if b.closed and b.label in _PYTHON],
         [b for b in programs if b.closed],
@@ -155,16 +145,18 @@ def _blocks(text: str, *, nested: bool = False) -> tuple[list[_Block], int]:
     """Fenced blocks of a text, and the number of its characters before an invented observation."""
     lines = text.split("\n")
     blocks: list[_Block] = []
-    number, strings = 0, True
+    number, strings, answered = 0, True, False
     while number < len(lines):
         opening = _opening(lines[number])
         if opening is not None:
             wrapper = _label(opening) in _WRAPPERS and not nested
             closing, strings = _closing_line(lines, number + 1, opening, wrapper, strings)
             block = _block(lines[number + 1 : closing], opening, closing is not None)
-            blocks += _blocks(block.body, nested=True)[0] if wrapper else [block]
+            found = _blocks(block.body, nested=True)[0] if wrapper else [block]
+            blocks += found
+            answered = answered or any(block.is_program for block in found)
             number = len(lines) if closing is None else closing + 1
-        elif blocks and _INVENTED.match(lines[number]):
+        elif answered and _INVENTED.match(lines[number]):
             return blocks, sum(len(line) + 1 for line in lines[:number])
         else:
             number += 1
