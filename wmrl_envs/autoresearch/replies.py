@@ -30,8 +30,8 @@ ReplyKind = Literal["code", "request_info", "submit", "malformed"]
 _PYTHON = frozenset({"python", "py", "python3", "py3"})
 _ACTIONS = frozenset({"submit", "request_info"})
 _NOT_PYTHON = (
-    "bash sh shell zsh console terminal powershell text txt plaintext output csv tsv json yaml yml toml ini xml "
-    "html css markdown md diff latex sql r julia c cpp java javascript js typescript rust go"
+    "bash sh shell zsh console terminal powershell text txt plaintext output csv tsv json yaml yml toml ini "
+    "xml html css markdown md diff latex sql r julia c cpp java javascript js typescript rust go"
 )
 _OTHER_LANGUAGES = frozenset(_NOT_PYTHON.split())
 _WRAPPERS = frozenset({"markdown", "md"})
