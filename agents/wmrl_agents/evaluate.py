@@ -22,7 +22,7 @@ from wmrl_agents.grpo.rollouts import Executor, Group, Rollouts, rollout_setting
 from wmrl_envs.autoresearch import Competition
 from wmrl_envs.autoresearch.competition import Half
 
-__all__ = ["TaskResult", "evaluate_policy", "save_evaluation", "summarise"]
+__all__ = ["TaskResult", "evaluate_policy", "play_and_judge", "save_evaluation", "summarise"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def evaluate_policy(
     cache: Path,
     half: Half = "private",
 ) -> dict[str, Any]:
-    """Play ``config.evaluation_repeats`` episodes on each competition and score them.
+    """Play ``config.evaluation_repeats`` episodes on each competition in the config's sandbox and score them.
 
     Args:
         policy: The agent.
@@ -83,19 +83,36 @@ def evaluate_policy(
     Returns:
         The summary, fit for JSON; see `summarise`.
     """
-    groups = [Group(index, competition, "real") for index, competition in enumerate(competitions)]
-    seed = derive_seed(config.seed, "evaluation")
     with make_executor(config, cache, "public") as public, make_executor(config, cache, half) as judge:
-        rollouts = Rollouts(policy, public, None, rollout_settings(config))
-        rollouts.play(groups, config.evaluation_repeats, seed=seed)
-        results = [_judge(group, judge) for group in groups]
+        results, executions = play_and_judge(policy, competitions, config, public, judge)
+    about = {"half": half, "repeats": config.evaluation_repeats, "executions": executions}
+    return {**summarise(results), **about}
+
+
+def play_and_judge(
+    policy: PlayingPolicy,
+    competitions: Sequence[Competition],
+    config: GRPOConfig,
+    public: Executor,
+    judge: Executor,
+) -> tuple[list[TaskResult], int]:
+    """Play episodes on each competition and score their programs.
+
+    Args:
+        policy: The agent.
+        competitions: The tasks.
+        config: Turns, repeats and seed.
+        public: Gives the feedback between turns.
+        judge: Scores the program that counts.
+
+    Returns:
+        One result per competition, and the number of executions while playing.
+    """
+    groups = [Group(index, competition, "real") for index, competition in enumerate(competitions)]
+    rollouts = Rollouts(policy, public, None, rollout_settings(config))
+    rollouts.play(groups, config.evaluation_repeats, seed=derive_seed(config.seed, "evaluation"))
     executions = sum(len(t.executions) for group in groups for t in group.trajectories)
-    return {
-        **summarise(results),
-        "half": half,
-        "repeats": config.evaluation_repeats,
-        "executions": executions,
-    }
+    return [_judge(group, judge) for group in groups], executions
 
 
 def _judge(group: Group, judge: Executor) -> TaskResult:

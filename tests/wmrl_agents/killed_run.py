@@ -1,7 +1,7 @@
 """Training runs that kill themselves: ``python -m tests.wmrl_agents.killed_run FOLDER``.
 
-Nothing is caught, flushed or closed: each process gets SIGKILL at its point of the code. Prints a JSON object of
-how each of them ended.
+Nothing is caught, flushed or closed: each process gets SIGKILL at its point of the code. Prints a JSON object
+of how each of them ended.
 """
 
 import json
