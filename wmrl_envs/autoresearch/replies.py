@@ -220,6 +220,8 @@ def _closing_line(
 
 def _quote_after(line: str, quote: str) -> str:
     """The triple quote that is open after a line, given the one that was open before; empty for none."""
+    if not quote and '"""' not in line and "'''" not in line:
+        return ""
     position = 0
     while match := (_INSIDE[quote] if quote else _OUTSIDE).search(line, position):
         position = match.end()
