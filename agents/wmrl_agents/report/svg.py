@@ -246,7 +246,7 @@ def _padded(extent: tuple[float, float], given: tuple[float, float] | None) -> t
         return given
     low, high = extent
     room = 0.06 * (high - low)
-    return (low - room if low < 0 or low > room else 0.0, high + room)
+    return (low - room if low < 0 else 0.0, high + room)
 
 
 def _not_empty(extent: tuple[float, float]) -> tuple[float, float]:
