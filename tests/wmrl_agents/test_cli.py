@@ -14,17 +14,6 @@ from wmrl_agents.runs import load_run, read_metrics
 from wmrl_envs.autoresearch import load_competition
 
 QUICK = ["--preset", "smoke", "--learning-rate", "0.05", "--min-pairs", "4", "--refit-every", "4"]
-    "--preset",
-    "smoke",
-    "--kl-coefficient",
-    "0.01",
-    "--min-pairs",
-    "4",
-    "--refit-every",
-    "4",
-    "--learning-rate",
-    "0.05",
-]
 
 
 @pytest.fixture
