@@ -35,10 +35,10 @@ class AutoResearchEnv(gym.Env[str, str]):
     last reward is NaN and ``info["error"]`` says why: 0 would blame the agent for it. Leave such a trajectory
     out.
 
-    ``info`` has the same keys at every step: ``competition`` (its name), ``turn`` (replies so far), ``status``
-    (one word on the last reply), and, of the program that gives the trajectory's score as it stands, ``score``
-    (metric value) and ``percentile`` (both None for a program that fails, or for none) and ``error`` (why its
-    score is missing, else None).
+    ``info`` has the same keys at every step: ``competition`` (its name), ``turn`` (replies so far),
+    ``status`` (one word on the last reply), and, of the program that gives the trajectory's score as it
+    stands, ``score`` (metric value) and ``percentile`` (both None for a program that fails, or for none) and
+    ``error`` (why its score is missing, else None).
 
     Options of `reset`, for this episode alone: ``competition`` (a name, a folder or a `Competition`),
     ``evaluator``, and ``group``, which this environment leaves to the reward wrapper around it.
