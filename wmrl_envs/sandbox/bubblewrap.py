@@ -48,6 +48,7 @@ class _Bubblewrap:
     version: tuple[int, ...]
 
 
+_JOBS = itertools.count()
 _WORKING: set[tuple[_Bubblewrap, Interpreter]] = set()
 
 
@@ -75,7 +76,6 @@ class BubblewrapSandbox:
         self._bubblewrap = _find_bubblewrap(shutil.which("bwrap"))
         self._guards = find_guards()
         self._filter = assemble_filter()
-        self._numbers = itertools.count()
         self._check()
 
     @property
@@ -114,7 +114,9 @@ class BubblewrapSandbox:
                 start_new_session=True,
             )
             with process:
-                ending = supervise(process, self.limits, cancel, lambda: guard.exceeded(process.pid))
+                ending = supervise(
+                    process, self.limits, channel.local, cancel, lambda: guard.exceeded(process.pid)
+                )
             return conclude(ending, channel, self.limits, guard.killed_for_memory(), guard.peak_bytes())
 
     def _command(self, job: Job, guard: Guard, channel: int, source: int, calls: int) -> list[str]:
@@ -143,7 +145,7 @@ class BubblewrapSandbox:
         """As root every job gets a user id of its own, so that limits per user are limits per job."""
         if os.geteuid() != 0:
             return []
-        uid = FIRST_UID + (os.getpid() % 2**22) * 64 + next(self._numbers) % 64
+        uid = FIRST_UID + (os.getpid() % 2**22) * 64 + next(_JOBS) % 64
         return ["/usr/bin/setpriv", f"--reuid={uid}", f"--regid={uid}", *DROP_ROOT]
 
     def _check(self) -> None:

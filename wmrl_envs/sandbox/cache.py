@@ -147,17 +147,22 @@ def _write(compressed: bytes) -> Path:
 
 
 def folder_digest(folder: Path) -> str:
-    """Hash of names and contents of all files in a folder; read again only if a file looks changed."""
-    files = sorted(path for path in folder.resolve().rglob("*") if path.is_file())
-    signature = tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
+    """Hash of names and contents of all files in a folder.
+
+    They are read once; again only if something directly in the folder changes. (A hundred thousand images in
+    a folder below it are not looked through for every solution.)
+    """
+    stats = {entry.name: entry.stat() for entry in os.scandir(folder)}
+    signature = tuple((name, s.st_size, s.st_mtime_ns) for name, s in sorted(stats.items()))
     return _content_digest(folder.resolve(), signature)
 
 
 @lru_cache(maxsize=512)
 def _content_digest(folder: Path, signature: tuple[tuple[str, int, int], ...]) -> str:
+    """`signature` says when the stored value is out of date."""
     total = hashlib.sha256()
-    for name, _, _ in signature:
-        with open(name, "rb") as file:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
-        total.update(f"{Path(name).relative_to(folder)}\0{content}\0".encode())
+        total.update(f"{path.relative_to(folder)}\0{content}\0".encode("utf-8", "surrogateescape"))
     return total.hexdigest()

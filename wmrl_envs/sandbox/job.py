@@ -60,7 +60,7 @@ class Result:
         exit_code: Exit code of the program, None if it was killed or never started.
         stdout: Decoded output, cut in the middle.
         stderr: Likewise.
-        seconds: Wall time.
+        seconds: Wall time of the program, without the sandbox around it.
         peak_memory_bytes: None where the back end cannot measure it.
         submission_path: A regular file outside the sandbox, owned by the caller, who deletes it (see
             `BubblewrapSandbox.run`); None if the program left none that is safe to open.

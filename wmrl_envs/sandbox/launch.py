@@ -68,12 +68,13 @@ class Channel:
     """The caller's end of the socket pair through which runner.py hands over the job's folder.
 
     Attributes:
-        remote: Descriptor for the job, to be passed to its process.
+        local: The caller's end; it can be read once the program begins.
+        remote: The job's end, to be passed to its process.
     """
 
     def __init__(self) -> None:
         self._local, self._remote = socket.socketpair()
-        self.remote = self._remote.fileno()
+        self.local, self.remote = self._local.fileno(), self._remote.fileno()
 
     def __enter__(self) -> Channel:
         return self
@@ -84,14 +85,14 @@ class Channel:
         self._local.close()
         self._remote.close()
 
-    def receive_folder(self) -> int | None:
-        """Descriptor of the job's folder; None if the runner never came so far."""
+    def receive(self) -> tuple[int, float] | None:
+        """Descriptor of the job's folder, and when the program began; None if it never came so far."""
         self._local.setblocking(False)
         try:
-            _, descriptors, _, _ = socket.recv_fds(self._local, 1, 1)
+            message, descriptors, _, _ = socket.recv_fds(self._local, 64, 1)
         except BlockingIOError:
             return None
-        return descriptors[0] if descriptors else None
+        return descriptors[0], int(message) / 1e9
 
 
 def conclude(
@@ -102,24 +103,26 @@ def conclude(
     Raises:
         CancelledError: The job was killed because nobody wants its result any more.
     """
-    folder = channel.receive_folder()
     if ending.cause == "cancelled":
         raise CancelledError
+    received = channel.receive()
     result = Result(
         status="ok",
         exit_code=ending.exit_code if ending.cause == "exit" and ending.exit_code >= 0 else None,
         stdout=ending.stdout,
         stderr=ending.stderr,
-        seconds=ending.seconds,
         peak_memory_bytes=peak,
     )
-    if folder is None:
+    if received is None:
         said = ending.stderr.strip() or f"exit code {ending.exit_code}"
         message = f"The sandbox could not be set up: {said}"
         return dataclasses.replace(result, status="infrastructure", exit_code=None, message=message)
+    folder, began = received
     try:
         status, message = _status(ending, limits, oom)
-        result = dataclasses.replace(result, status=status, message=message)
+        result = dataclasses.replace(
+            result, status=status, message=message, seconds=max(0.0, ending.ended_at - began)
+        )
         return _with_submission(result, folder, limits) if status == "ok" else result
     finally:
         os.close(folder)

@@ -5,7 +5,7 @@ Usage: ``runner.py CHANNEL SEED FILE_BYTES PROCESSES DATA_BYTES`` in the job's f
 
 CHANNEL is one end of a socket pair. Through it the caller gets an open descriptor of the job's folder, so
 that it can fetch the submission when the sandbox and its file systems are gone. That message also says that
-the sandbox stands: without it a failure is the machine's, with it the solution's.
+the sandbox stands, and since when: without it a failure is the machine's, with it the solution's.
 
 This file is executed by the interpreter of the sandbox and imports nothing but its standard library.
 """
@@ -18,6 +18,7 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from os import O_DIRECTORY, O_RDONLY, close, getcwd
 from os import open as open_descriptor
+from time import monotonic_ns
 from types import CodeType, ModuleType, TracebackType
 
 OPEN_FILES = 1024
@@ -74,11 +75,11 @@ def lower_limits(file_bytes: int, processes: int, data_bytes: int) -> None:
 
 
 def announce(channel: int) -> None:
-    """Send a descriptor of the job's folder through the channel, then close both."""
+    """Send the time and a descriptor of the job's folder through the channel, then close both."""
     folder = open_descriptor(".", O_RDONLY | O_DIRECTORY)
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, channel)
     rights = folder.to_bytes(4, sys.byteorder)  # one C int
-    connection.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+    connection.sendmsg([b"%d" % monotonic_ns()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
     connection.close()
     close(folder)
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Literal
+from typing import Literal
 
 from wmrl_envs.sandbox.job import Limits
 from wmrl_envs.sandbox.output import Capture
@@ -22,6 +22,7 @@ Cause = Literal["exit", "timeout", "output_limit", "oom", "cancelled"]
 CHUNK = 1 << 16
 MAX_OUTPUT = 64 << 20
 TICK_S = 0.1
+SETUP_S = 60.0
 DRAIN_S = 5.0
 
 
@@ -34,52 +35,59 @@ class Ending:
         exit_code: As `subprocess` has it: negative for a signal.
         stdout: Output, cut in the middle.
         stderr: Likewise.
-        seconds: Wall time.
+        ended_at: When, by `time.monotonic`.
     """
 
     cause: Cause
     exit_code: int
     stdout: str
     stderr: str
-    seconds: float
+    ended_at: float
 
 
-class _Pipes:
-    """The two output pipes of a process, read as they fill, kept in bounded memory."""
+class _Watch:
+    """What is waited for: two output pipes, read as they fill in bounded memory, and other descriptors."""
 
-    def __init__(self, stdout: IO[bytes], stderr: IO[bytes], keep: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], keep: int) -> None:
         self.stdout, self.stderr = Capture(keep), Capture(keep)
         self._selector = selectors.DefaultSelector()
-        for pipe, capture in ((stdout, self.stdout), (stderr, self.stderr)):
+        for pipe, capture in ((process.stdout, self.stdout), (process.stderr, self.stderr)):
+            assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe.fileno(), selectors.EVENT_READ, capture)
 
-    def read(self, timeout_s: float, also: int | None = None) -> bool:
-        """Wait for output, take what is there; True if the descriptor `also` became ready."""
-        if also is not None and also not in self._selector.get_map():
-            self._selector.register(also, selectors.EVENT_READ)
-        ready = self._selector.select(timeout_s)
-        for key, _ in ready:
-            if key.fd == also:
-                continue
-            chunk = os.read(key.fd, CHUNK)
-            key.data.feed(chunk)
-            if not chunk:
-                self._selector.unregister(key.fd)
-        return any(key.fd == also for key, _ in ready)
+    def add(self, descriptor: int) -> None:
+        """Wait for one more."""
+        self._selector.register(descriptor, selectors.EVENT_READ)
 
-    def drain(self, ended: int) -> None:
+    def remove(self, descriptor: int) -> None:
+        """Wait for it no longer."""
+        self._selector.unregister(descriptor)
+
+    def wait(self, timeout_s: float) -> set[int]:
+        """Take the output that is there; which of the added descriptors became ready."""
+        ready = set()
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                ready.add(key.fd)
+            elif chunk := os.read(key.fd, CHUNK):
+                key.data.feed(chunk)
+            else:
+                self._selector.unregister(key.fd)
+        return ready
+
+    def drain(self) -> None:
         """Take what is left after everything was killed; whoever still holds a pipe is not waited for."""
-        self._selector.unregister(ended)
         deadline = time.monotonic() + DRAIN_S
         while self._selector.get_map() and time.monotonic() < deadline:
-            self.read(TICK_S)
+            self.wait(TICK_S)
         self._selector.close()
 
 
 def supervise(
     process: subprocess.Popen[bytes],
     limits: Limits,
+    ready: int,
     cancel: threading.Event | None = None,
     out_of_memory: Callable[[], bool] = lambda: False,
     kill: Callable[[int], None] = lambda pid: os.killpg(pid, signal.SIGKILL),
@@ -92,38 +100,65 @@ def supervise(
     Args:
         process: A process that was just started.
         limits: The limits of time and output are kept here; the others are the caller's.
+        ready: Descriptor that can be read once the program itself begins. Its time is limited from there:
+            on a busy machine it may take the sandbox a while to stand.
         cancel: Once set, the process is ended with the cause ``cancelled``.
         out_of_memory: Asked about ten times a second; True ends the process with the cause ``oom``.
         kill: Ends the process and all its descendants, whose process group it leads.
     """
-    assert process.stdout is not None
-    assert process.stderr is not None
-    pipes = _Pipes(process.stdout, process.stderr, limits.output_bytes)
-    started = time.monotonic()
+    watch = _Watch(process, limits.output_bytes)
+    clock = _Clock(limits.timeout_s)
     ended = os.pidfd_open(process.pid)
+    watch.add(ended)
+    watch.add(ready)
     try:
-        cause = _wait(pipes, ended, started + limits.timeout_s, cancel or threading.Event(), out_of_memory)
+        cause = _follow(watch, clock, ended, ready, cancel or threading.Event(), out_of_memory)
     finally:
-        seconds = time.monotonic() - started
+        ended_at = time.monotonic()
         kill(process.pid)
         process.wait()
-        pipes.drain(ended)
+        watch.remove(ended)
+        if not clock.running:
+            watch.remove(ready)
+        watch.drain()
         os.close(ended)
-    return Ending(cause, process.returncode, pipes.stdout.text(), pipes.stderr.text(), seconds)
+    return Ending(cause, process.returncode, watch.stdout.text(), watch.stderr.text(), ended_at)
 
 
-def _wait(
-    pipes: _Pipes, ended: int, deadline: float, cancel: threading.Event, out_of_memory: Callable[[], bool]
+class _Clock:
+    """First the time to set up, then the program's own."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.running = False
+        self._timeout_s = timeout_s
+        self._since = time.monotonic()
+
+    def start(self) -> None:
+        self.running, self._since = True, time.monotonic()
+
+    def remaining(self) -> float:
+        return self._since + (self._timeout_s if self.running else SETUP_S) - time.monotonic()
+
+
+def _follow(
+    watch: _Watch,
+    clock: _Clock,
+    ended: int,
+    ready: int,
+    cancel: threading.Event,
+    out_of_memory: Callable[[], bool],
 ) -> Cause:
-    while True:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            return "timeout"
-        if pipes.read(min(TICK_S, remaining), ended):
+    while (remaining := clock.remaining()) > 0:
+        came = watch.wait(min(TICK_S, remaining))
+        if ready in came:
+            watch.remove(ready)
+            clock.start()
+        if ended in came:
             return "exit"
-        if pipes.stdout.total + pipes.stderr.total > MAX_OUTPUT:
+        if watch.stdout.total + watch.stderr.total > MAX_OUTPUT:
             return "output_limit"
         if cancel.is_set():
             return "cancelled"
         if out_of_memory():
             return "oom"
+    return "timeout"

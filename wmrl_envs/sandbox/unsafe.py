@@ -64,7 +64,9 @@ class UnsafeSandbox:
                 start_new_session=True,
             )
             with process:
-                ending = supervise(process, self.limits, cancel, kill=lambda pid: _kill_all(pid, mark))
+                ending = supervise(
+                    process, self.limits, channel.local, cancel, kill=lambda pid: _kill_all(pid, mark)
+                )
             return conclude(ending, channel, self.limits)
 
 
