@@ -24,22 +24,30 @@ import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import pandas as pd
 import yaml
+from numpy.typing import NDArray
 
 from wmrl_envs.autoresearch.checks import check_competition
+from wmrl_envs.autoresearch.leaderboard import percentile
 from wmrl_envs.autoresearch.matching import positions, reference_index
 from wmrl_envs.autoresearch.metrics import Metric, get_metric
 from wmrl_envs.autoresearch.tables import read_columns, read_table, read_text
 from wmrl_envs.errors import CompetitionError
+from wmrl_envs.evaluation import Grade
+from wmrl_envs.sandbox.cache import folder_digest
+from wmrl_envs.sandbox.job import Sandbox
 
 __all__ = [
     "CATEGORIES",
     "Category",
     "Competition",
+    "Grader",
     "Half",
+    "ScoreKind",
     "Split",
     "bundled_names",
     "competition_names",
@@ -50,6 +58,7 @@ __all__ = [
 Category = Literal["tabular", "text", "image"]
 Half = Literal["public", "private"]
 Split = Literal["train", "heldout"]
+ScoreKind = Literal["percentile", "rpg"]
 
 CATEGORIES: tuple[Category, ...] = ("tabular", "text", "image")
 BUNDLED = Path(__file__).with_name("data")
@@ -63,6 +72,20 @@ FILES = (
     "private/public_leaderboard.csv",
     "private/private_leaderboard.csv",
 )
+
+
+class Grader(Protocol):
+    """What grades submissions where a competition brings a grader of its own."""
+
+    def grade(
+        self,
+        competition: Competition,
+        submission_path: str | Path | None,
+        half: Half,
+        sandbox: Sandbox | None = None,
+    ) -> Grade:
+        """See `wmrl_envs.autoresearch.grading.grade`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -80,6 +103,7 @@ class Competition:
         split: ``train`` or ``heldout``: whether agents may be trained on it.
         version: Sizes and times of its files when it was loaded. A folder that changes makes another
             competition, so that nothing that was read before is used for it.
+        grader: Its own grader; None for that of this project.
 
     Example:
         >>> competition = load_competition("breast-cancer")
@@ -96,6 +120,7 @@ class Competition:
     target_columns: tuple[str, ...]
     split: Split = "train"
     version: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    grader: Grader | None = field(default=None, repr=False)
 
     @property
     def public_dir(self) -> Path:
@@ -106,6 +131,31 @@ class Competition:
     def private_dir(self) -> Path:
         """Answers and leaderboards; never visible to a solution."""
         return self.root / "private"
+
+    @property
+    def train_path(self) -> Path:
+        """Table of the training rows."""
+        return self.public_dir / "train.csv"
+
+    @property
+    def sample_path(self) -> Path:
+        """The sample submission."""
+        return self.public_dir / "sample_submission.csv"
+
+    @property
+    def answers_path(self) -> Path:
+        """Table of the answers."""
+        return self.private_dir / "answers.csv"
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        """What a graded score is turned into: see `rank`."""
+        return "percentile"
+
+    @property
+    def grading_version(self) -> str:
+        """Changes with every file that a grade depends on."""
+        return folder_digest(self.private_dir)
 
     @property
     def description(self) -> str:
@@ -138,6 +188,14 @@ class Competition:
         """Scores of the board for that half of the test rows, best first, NaN last."""
         return _leaderboard(self, half)
 
+    def rows(self, half: Half) -> NDArray[np.intp]:
+        """Numbers of the answers that belong to a half."""
+        return np.flatnonzero(_answers(self)["half"] == half)
+
+    def rank(self, score: float, half: Half) -> float:
+        """What a metric value is worth in [0, 1]: its percentile on that half's board."""
+        return percentile(score, self.leaderboard(half), self.metric.higher_is_better)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by folder: a metric holds closures."""
         return (load_competition, (str(self.root),))
@@ -147,7 +205,7 @@ class Competition:
 def _answers(competition: Competition) -> pd.DataFrame:
     labels = list(competition.target_columns) if competition.metric.prediction == "label" else []
     text = [competition.id_column, "half", *labels]
-    table = read_table(competition.private_dir / "answers.csv", text=text)
+    table = read_table(competition.answers_path, text=text)
     for target in labels:
         known = competition.training_labels(target)
         where = positions(table[target], known)
@@ -158,7 +216,7 @@ def _answers(competition: Competition) -> pd.DataFrame:
 
 @lru_cache(maxsize=256)
 def _training_labels(competition: Competition, target: str) -> pd.Index:
-    train = read_table(competition.public_dir / "train.csv", columns=[target], text=[target])
+    train = read_table(competition.train_path, columns=[target], text=[target])
     labels = train[target].str.strip().drop_duplicates()
     return reference_index(labels[labels != ""])
 

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from wmrl_envs.autoresearch.checks import HALVES
 from wmrl_envs.autoresearch.competition import Competition, Half
-from wmrl_envs.autoresearch.leaderboard import percentile
 from wmrl_envs.autoresearch.matching import positions, to_float
 from wmrl_envs.evaluation import Grade, GradeStatus
+from wmrl_envs.sandbox.job import Sandbox
 
-__all__ = ["grade"]
+__all__ = ["RefusedError", "grade", "longest_submission", "read_submission"]
 
 # A submission may be so many times as long as the sample: "0" may become "-1.2345678901234567e-10".
 _GROWTH = 40
@@ -34,8 +34,12 @@ _LABELS_SHOWN = 10
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class _RefusedError(Exception):
-    """The submission is refused: status and sentence."""
+class RefusedError(Exception):
+    """The submission is refused: status and sentence.
+
+    Attributes:
+        grade: Both as a grade.
+    """
 
     def __init__(self, status: GradeStatus, message: str) -> None:
         super().__init__(message)
@@ -61,8 +65,13 @@ class _Key:
     max_bytes: int
 
 
-def grade(competition: Competition, submission_path: str | Path | None, half: Half = "public") -> Grade:
-    """Grade a submission file.
+def grade(
+    competition: Competition,
+    submission_path: str | Path | None,
+    half: Half = "public",
+    sandbox: Sandbox | None = None,
+) -> Grade:
+    """Grade a submission file: with the competition's own grader where it has one, else as this module says.
 
     Ids and labels are compared as `wmrl_envs.autoresearch.matching` says: 7, ``7.0`` and ``" 7"`` are one.
 
@@ -71,11 +80,18 @@ def grade(competition: Competition, submission_path: str | Path | None, half: Ha
         submission_path: The file, or None if there is none.
         half: Which half of the test rows is scored, and ranked on the board of the same name. The rows of
             the other half are checked all the same.
+        sandbox: Where a competition's own grader runs; None for bubblewrap with the default limits.
 
     Returns:
         Status ``ok`` with score and percentile, or what is wrong with one sentence on it. Nothing that a
         submission holds raises.
+
+    Raises:
+        CompetitionError: The competition's own grader is out of order.
+        SandboxError: The sandbox for that grader is.
     """
+    if competition.grader is not None:
+        return competition.grader.grade(competition, submission_path, half, sandbox)
     key = _answer_key(competition)
     try:
         table = _read(submission_path, competition, key)
@@ -84,7 +100,7 @@ def grade(competition: Competition, submission_path: str | Path | None, half: Ha
             _predictions(table[target], rows, labels, competition, key.ids)
             for target, labels in zip(competition.target_columns, key.labels, strict=True)
         ]
-    except _RefusedError as refused:
+    except RefusedError as refused:
         return refused.grade
     scored = key.rows[half]
     return _score(competition, key.answers[scored], _side_by_side(columns)[scored], half)
@@ -101,8 +117,7 @@ def _score(competition: Competition, answers: NDArray, predictions: NDArray, hal
         return Grade(
             "metric_error", message=f"{name} is {score} for this submission, which cannot be ranked."
         )
-    rank = percentile(score, competition.leaderboard(half), competition.metric.higher_is_better)
-    return Grade("ok", score=score, percentile=rank)
+    return Grade("ok", score=score, percentile=competition.rank(score, half))
 
 
 @lru_cache(maxsize=64)
@@ -114,13 +129,12 @@ def _answer_key(competition: Competition) -> _Key:
         known = [competition.training_labels(target) for target in targets]
         answers = [_coded(positions(table[t], k), k) for t, k in zip(targets, known, strict=True)]
         labels = tuple(known)
-    sample = competition.public_dir / "sample_submission.csv"
     return _Key(
         ids=competition.answer_ids(),
         answers=_side_by_side(answers),
-        rows={half: np.flatnonzero(table["half"] == half) for half in HALVES},
+        rows={half: competition.rows(half) for half in HALVES},
         labels=labels,
-        max_bytes=_FREE_BYTES + _GROWTH * sample.stat().st_size,
+        max_bytes=longest_submission(competition),
     )
 
 
@@ -135,7 +149,7 @@ def _side_by_side(columns: list[NDArray]) -> NDArray:
 
 def _read(path: str | Path | None, competition: Competition, key: _Key) -> pd.DataFrame:
     """The submission as a table with the right columns."""
-    data = _read_bytes(path, key.max_bytes)
+    data = read_submission(path, key.max_bytes)
     expected = [competition.id_column, *competition.target_columns]
     _check_header(data, expected)
     text: dict[Hashable, type[str]] = {} if key.ids.dtype == np.int64 else {competition.id_column: str}
@@ -145,27 +159,37 @@ def _read(path: str | Path | None, competition: Competition, key: _Key) -> pd.Da
     try:
         table = pd.read_csv(io.BytesIO(data), dtype=text, na_filter=False, low_memory=False)
     except (ValueError, OverflowError) as error:
-        raise _RefusedError("unreadable", f"The submission is no CSV table: {_first_line(error)}.") from error
+        raise RefusedError("unreadable", f"The submission is no CSV table: {_first_line(error)}.") from error
     if not isinstance(table.index, pd.RangeIndex) or sorted(table.columns) != sorted(expected):
-        raise _RefusedError("unreadable", "The submission is no CSV table: its rows do not fit its header.")
+        raise RefusedError("unreadable", "The submission is no CSV table: its rows do not fit its header.")
     return table
 
 
-def _read_bytes(path: str | Path | None, max_bytes: int) -> bytes:
+def longest_submission(competition: Competition) -> int:
+    """Length in bytes of the longest submission that is read."""
+    return _FREE_BYTES + _GROWTH * competition.sample_path.stat().st_size
+
+
+def read_submission(path: str | Path | None, max_bytes: int) -> bytes:
+    """The bytes of a submission: UTF-8 text of a bounded length.
+
+    Raises:
+        RefusedError: There is no file, or it is something else.
+    """
     if path is None or not Path(path).is_file():
-        raise _RefusedError("no_submission", "No file was written to SUBMISSION_PATH.")
+        raise RefusedError("no_submission", "No file was written to SUBMISSION_PATH.")
     with Path(path).open("rb") as file:
         data = file.read(max_bytes + 1).removeprefix(_BYTE_ORDER_MARK)
     if len(data) > max_bytes:
-        raise _RefusedError("unreadable", f"The submission is longer than {max_bytes:,} bytes.")
+        raise RefusedError("unreadable", f"The submission is longer than {max_bytes:,} bytes.")
     if not data.strip():
-        raise _RefusedError("unreadable", "The submission is empty.")
+        raise RefusedError("unreadable", "The submission is empty.")
     if b"\0" in data:
-        raise _RefusedError("unreadable", "The submission is a binary file, not CSV text.")
+        raise RefusedError("unreadable", "The submission is a binary file, not CSV text.")
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _RefusedError(
+        raise RefusedError(
             "unreadable", f"The submission is no UTF-8 text: see byte {error.start}."
         ) from error
     return data
@@ -177,14 +201,14 @@ def _check_header(data: bytes, expected: list[str]) -> None:
     try:
         header, *first_row = islice(filter(None, csv.reader(text)), 2)
     except (csv.Error, ValueError) as error:
-        raise _RefusedError("unreadable", f"The submission is no CSV table: {_first_line(error)}.") from error
+        raise RefusedError("unreadable", f"The submission is no CSV table: {_first_line(error)}.") from error
     if sorted(header) != sorted(expected):
-        raise _RefusedError(
+        raise RefusedError(
             "bad_columns",
             f"The submission must have the columns {_listing(expected)}; it has {_listing(header)}.",
         )
     if first_row and len(first_row[0]) > len(header):  # pandas would take the surplus for an index
-        raise _RefusedError(
+        raise RefusedError(
             "unreadable",
             f"The first row has {len(first_row[0])} fields, but there are {len(header)} columns.",
         )
@@ -195,7 +219,7 @@ def _rows(given: pd.Series, ids: pd.Index) -> NDArray[np.intp]:
     found = positions(given, ids)
     unknown = np.flatnonzero(found < 0)
     if len(unknown):
-        raise _RefusedError(
+        raise RefusedError(
             "bad_ids",
             f"{_count(len(unknown), 'id')} not in the test set, first {_quote(given.iloc[unknown[0]])}.",
         )
@@ -203,7 +227,7 @@ def _rows(given: pd.Series, ids: pd.Index) -> NDArray[np.intp]:
     for what, wrong in (("repeated", counts > 1), ("missing", counts == 0)):
         if wrong.any():
             first = _quote(ids[int(np.argmax(wrong))])
-            raise _RefusedError("bad_ids", f"{_count(int(wrong.sum()), 'id')} {what}, first {first}.")
+            raise RefusedError("bad_ids", f"{_count(int(wrong.sum()), 'id')} {what}, first {first}.")
     rows = np.empty(len(ids), dtype=np.intp)
     rows[found] = np.arange(len(found))
     return rows
@@ -229,7 +253,7 @@ def _predictions(
     wrong = np.flatnonzero(~right[rows])
     if len(wrong):
         first = f"{_quote(given.iloc[rows[wrong[0]]])} for id {ids[wrong[0]]}"
-        raise _RefusedError(
+        raise RefusedError(
             "bad_values", f"{given.name} must be {rule}; {_count(len(wrong), 'row')} not, first {first}."
         )
     return values[rows]

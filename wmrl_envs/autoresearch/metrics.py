@@ -14,7 +14,7 @@ from wmrl_envs.errors import CompetitionError
 
 __all__ = ["METRICS", "Metric", "get_metric"]
 
-Prediction = Literal["probability", "label", "number"]
+Prediction = Literal["probability", "label", "number", "sample"]
 Answers = Literal["any", "binary", "finite", "non_negative"]
 
 
@@ -27,7 +27,8 @@ class Metric:
         function: Maps (answers, predictions), both of shape (rows,) or (rows, targets), to a float.
         higher_is_better: Direction.
         bounds: Smallest and largest value that it can take.
-        prediction: What a submission holds: the probability of class 1, a class label, or a number.
+        prediction: What a submission holds: the probability of class 1, a class label, a number, or what
+            the sample submission shows.
         answers: What answers must be: ``binary`` is 0 and 1, both of them in each half of the test rows.
         unit_interval: Whether predictions must lie in [0, 1].
         several_targets: Whether it takes several target columns.

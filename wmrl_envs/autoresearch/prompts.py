@@ -26,6 +26,7 @@ _WHAT_TO_SUBMIT = {
     "probability": "the probability of class 1",
     "label": "the predicted label",
     "number": "the predicted number",
+    "sample": "what sample_submission.csv shows",
 }
 _COLUMNS_SHOWN = 6
 
@@ -41,8 +42,8 @@ def task_text(competition: Competition) -> str:
         "Files in DATA_DIR:",
     ]
     for path in sorted(competition.public_dir.iterdir()):
-        if path.suffix == ".csv":
-            lines.append(f"- {path.name}: {_columns(path)}")
+        if path.suffix == ".csv" and (columns := _columns(path)):
+            lines.append(f"- {path.name}: {columns}")
         elif path.name != "description.md":
             lines.append(f"- {path.name}")
     lines.append("Write the submission to SUBMISSION_PATH.")
@@ -50,7 +51,11 @@ def task_text(competition: Competition) -> str:
 
 
 def _columns(path: Path) -> str:
-    columns = [str(column) for column in pd.read_csv(path, nrows=0).columns]
+    """The columns of a table; nothing for a file that is none in spite of its name."""
+    try:
+        columns = [str(column) for column in pd.read_csv(path, nrows=0).columns]
+    except ValueError:  # not UTF-8, or empty: other people's folders hold such files
+        return ""
     if len(columns) > _COLUMNS_SHOWN + 1:
         hidden = len(columns) - _COLUMNS_SHOWN
         columns = [*columns[: _COLUMNS_SHOWN - 1], f"... {hidden} more", columns[-1]]
@@ -70,7 +75,7 @@ def outcome_text(evaluation: Evaluation, competition: Competition, *, max_chars:
     if grade is not None and grade.status == "ok":
         if grade.score is not None:  # a world model may predict the percentile alone
             lines.append(f"{competition.metric.name}: {grade.score:.4f}")
-        lines.append(f"percentile: {grade.percentile:.2f}")
+        lines.append(f"{competition.score_kind}: {grade.percentile:.2f}")
     elif grade is not None and grade.message:
         lines.append(f"message: {grade.message}")
     if outcome is not None:

@@ -12,9 +12,10 @@ from weakref import WeakValueDictionary
 
 from wmrl_envs.autoresearch.competition import Competition, Half, load_competition
 from wmrl_envs.autoresearch.grading import grade
+from wmrl_envs.errors import CompetitionError, SandboxError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, Solution
 from wmrl_envs.sandbox.bubblewrap import BubblewrapSandbox
-from wmrl_envs.sandbox.cache import ExecutionCache, folder_digest
+from wmrl_envs.sandbox.cache import ExecutionCache
 from wmrl_envs.sandbox.job import Job, Result, Sandbox
 from wmrl_envs.sandbox.pool import SandboxPool
 
@@ -154,6 +155,8 @@ class SandboxEvaluator:
             if self.cache is not None and not cached:
                 self.cache.store(key, result)
             grade = self._grade(competition, key, result)
+        except (CompetitionError, SandboxError) as problem:  # a competition's own grader is out of order
+            result, grade = dataclasses.replace(result, status="infrastructure", message=str(problem)), None
         finally:
             if result.submission_path is not None:
                 result.submission_path.unlink(missing_ok=True)
@@ -167,11 +170,11 @@ class SandboxEvaluator:
         if result.submission_path is None:
             return Grade(result.submission_error or "no_submission", message=result.message)
         if self.cache is None:
-            return grade(competition, result.submission_path, half=self.half)
-        grader = f"{competition.metric.name}:{self.half}:{folder_digest(competition.private_dir)}"
+            return grade(competition, result.submission_path, self.half, self.sandbox)
+        grader = f"{competition.metric.name}:{self.half}:{competition.grading_version}"
         known = self.cache.load_grade(key, grader)
         if known is None:
-            known = grade(competition, result.submission_path, half=self.half)
+            known = grade(competition, result.submission_path, self.half, self.sandbox)
             self.cache.store_grade(key, grader, known)
         return known
 

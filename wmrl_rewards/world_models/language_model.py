@@ -8,7 +8,6 @@ from math import inf
 from statistics import fmean, median
 from typing import Any, Literal, get_args
 
-from wmrl_envs.autoresearch.leaderboard import percentile
 from wmrl_envs.autoresearch.prompts import cut_middle
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, OutcomeStatus
@@ -180,8 +179,7 @@ class LanguageModelWorldModel:
         if self.predict_what == "percentile":
             return Grade("ok", percentile=answer.value)
         competition = _competition(request)
-        board = competition.leaderboard((request.context or {}).get("split", "public"))
-        rank = percentile(answer.value, board, competition.metric.higher_is_better)
+        rank = competition.rank(answer.value, (request.context or {}).get("split", "public"))
         return Grade("ok", score=answer.value, percentile=rank)
 
 
