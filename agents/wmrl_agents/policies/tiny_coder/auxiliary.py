@@ -1,14 +1,14 @@
 """The auxiliary tasks: where the tiny world model learns what running a script comes to.
 
-All of it is real data that ships inside packages which the project needs anyway, and none of it is the data of a
-bundled competition:
+All of it is real data that ships inside packages which the project needs anyway, and none of it is the
+data of a bundled competition:
 
 - wine (UCI, Forina et al.), iris (Fisher 1936), diabetes (Efron et al. 2004), from scikit-learn;
 - patches of two photographs, ``china.jpg`` and ``flower.jpg`` (CC BY), from scikit-learn;
 - sentences of the docstrings of numpy, pandas, scipy and scikit-learn (BSD licences).
 
-One data set becomes several tasks: other targets, other metrics, fewer rows or columns. Names and words vary, so
-that the model reads the task instead of recognising it.
+One data set becomes several tasks: other targets, other metrics, fewer rows or columns. Names and words
+vary, so that the model reads the task instead of recognising it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _WORDS = [
 
 
 def write_auxiliary_tasks(folder: Path, seed: int = 0) -> list[Path]:
-    """Write every auxiliary task as a competition's folder (boards left to the panel) and return the folders."""
+    """Write every auxiliary task as a competition's folder, its boards left to the panel."""
     roots = []
     for index, task in enumerate(auxiliary_tasks(seed)):
         root = folder / task.settings["name"]
@@ -168,7 +168,7 @@ def _colours(rng: np.random.Generator, rows: int = 900) -> tuple[pd.DataFrame, N
 
 
 def docstring_sentences(package: str) -> list[str]:
-    """Sentences of the docstrings of a package's public functions and classes, in the order of their names."""
+    """Sentences of the docstrings of a package's public names, in the order of these names."""
     module = importlib.import_module(package)
     found: dict[str, None] = {}
     for name in sorted(dir(module)):

@@ -46,15 +46,15 @@ __all__ = ["BuildConfig", "build", "main"]
 class BuildConfig:
     """Settings of a build."""
 
-    scripts_per_task: int = 150
+    scripts_per_task: int = 275
     """Scripts of the grammar executed on each auxiliary task."""
     agent_dialogues: int = 12_000
     """Dialogues that the agent is trained on."""
     agent_steps: int = 500
     """Optimiser steps of the agent."""
-    world_model_dialogues: int = 24_000
+    world_model_dialogues: int = 40_000
     """Questions that the world model is trained on."""
-    world_model_steps: int = 900
+    world_model_steps: int = 1700
     """Optimiser steps of the world model, after those of the agent."""
     batch_size: int = 32
     """Dialogues in a step."""

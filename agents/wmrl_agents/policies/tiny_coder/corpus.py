@@ -1,7 +1,7 @@
 """The corpus: what the tiny coder and its world model read before reinforcement learning.
 
-Every example is a dialogue in the environment's own words. The tasks are auxiliary ones with their names, words and
-columns changed at every use, the outcomes are those of real executions.
+Every example is a dialogue in the environment's own words. The tasks are auxiliary ones with their
+names, words and columns changed at every use, the outcomes are those of real executions.
 """
 
 from __future__ import annotations
@@ -64,8 +64,13 @@ def _next_plan(previous: Execution, rng: np.random.Generator) -> Plan:
 def world_model_dialogues(
     executions: Sequence[Execution], number: int, rng: np.random.Generator
 ) -> Iterator[list[Message]]:
-    """Questions and answers: task and script, then the outcome's status and scores, or its error."""
-    for index in rng.integers(len(executions), size=number):
+    """Questions and answers: task and script, then the outcome's status and scores, or its error.
+
+    Two in five scripts are failing ones, so that the model learns to look for what makes a script fail.
+    """
+    failing = np.array([execution.evaluation.status != "ok" for execution in executions])
+    chances = np.where(failing, 0.4 / failing.sum(), 0.6 / (~failing).sum())
+    for index in rng.choice(len(executions), size=number, p=chances):
         execution = executions[index]
         task = vary_task(task_text(execution.competition), rng)
         yield [
@@ -75,13 +80,22 @@ def world_model_dialogues(
 
 
 def _short_outcome(execution: Execution) -> str:
-    """The outcome's text without output, but with the last line of an error."""
-    text = outcome_text(execution.evaluation, execution.competition, max_chars=OBSERVATION_CHARS)
-    outcome = execution.evaluation.outcome
-    head = re.split(r"\n(?:stdout|stderr):\n", text)[0]
-    if outcome is None or outcome.status != "error":
-        return head
-    return f"{head}\nstderr:\n{outcome.stderr.strip().splitlines()[-1][:120]}"
+    """The outcome in the environment's words, without what nobody could predict.
+
+    That is: scores to two or three digits, no printed output, and of an error only its last line.
+    """
+    grade, outcome = execution.evaluation.grade, execution.evaluation.outcome
+    lines = [f"status: {execution.evaluation.status}"]
+    if grade is not None and grade.score is not None:
+        lines.append(f"{execution.competition.metric.name}: {_rounded(grade.score)}")
+        lines.append(f"percentile: {grade.percentile:.2f}")
+    elif outcome is not None and outcome.status == "error":
+        lines += ["stderr:", outcome.stderr.strip().splitlines()[-1][:120]]
+    return "\n".join(lines)
+
+
+def _rounded(score: float) -> str:
+    return f"{score:.2f}" if abs(score) < 10 else f"{score:.0f}"
 
 
 def _user(content: str) -> Message:

@@ -1,9 +1,10 @@
 """A grammar of machine-learning scripts, good and bad ones: what the tiny coder is pre-trained on.
 
-A script is a `Plan` (how features are made, which model, how it predicts, which mistake if any) written out as
-Python. Two kinds of author write plans. A *careful* one mostly picks models that suit the data and seldom slips;
-a *hasty* one picks anything and slips in two cases of three. Like a language model trained on public code, the
-tiny coder learns the mixture of both; telling them apart by what they are worth is left to reinforcement learning.
+A script is a `Plan` (how features are made, which model, how it predicts, which mistake if any) written
+out as Python. Two kinds of author write plans. A *careful* one mostly picks models that suit the data
+and seldom slips; a *hasty* one picks anything and slips in two cases of three. Like a language model
+trained on public code, the tiny coder learns the mixture of both; telling them apart by what they are
+worth is left to reinforcement learning.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ def _batches(
 
 
 def _loss(model: LlamaForCausalLM, batch: Sequence[tuple[list[int], list[bool]]]) -> torch.Tensor:
-    longest = max(len(ids) for ids, _ in batch)
+    # Few different shapes: the matrix library keeps memory for each one that it has seen.
+    longest = math.ceil(max(len(ids) for ids, _ in batch) / 64) * 64
     ids = torch.zeros(len(batch), longest, dtype=torch.long)
     labels = torch.full((len(batch), longest), -100)
     for row, (tokens, own) in enumerate(batch):
@@ -145,7 +146,5 @@ def _loss(model: LlamaForCausalLM, batch: Sequence[tuple[list[int], list[bool]]]
         labels[row, : len(tokens)] = torch.where(torch.tensor(own), torch.tensor(tokens), -100)
     # Padding stands on the right, where a causal model's earlier positions cannot see it.
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
-        wanted = labels[:, 1:]
-        logits = model.lm_head(hidden[wanted != -100])
-    return torch.nn.functional.cross_entropy(logits.float(), wanted[wanted != -100])
+        logits = model(input_ids=ids).logits[:, :-1]
+    return torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), labels[:, 1:])
