@@ -236,9 +236,12 @@ def competition_names(data_root: str | Path | None = None, split: Split | None =
         data_root: Folder of competition folders; None for those that come with the package.
         split: Only those of one split.
     """
+    from wmrl_envs.autoresearch.sources.formats import foreign_names  # it imports this module
+
     base = BUNDLED if data_root is None else Path(data_root)
-    names = sorted(path.parent.name for path in base.glob("*/competition.yaml"))
-    return [n for n in names if split is None or load_competition(n, data_root).split == split]
+    own = sorted(path.parent.name for path in base.glob("*/competition.yaml"))
+    own = [n for n in own if split is None or load_competition(n, data_root).split == split]
+    return own if data_root is None else sorted({*own, *foreign_names(base, split)})
 
 
 def bundled_names() -> list[str]:
@@ -246,16 +249,26 @@ def bundled_names() -> list[str]:
     return competition_names()
 
 
-def load_competition(name_or_dir: str | Path, data_root: str | Path | None = None) -> Competition:
+def load_competition(
+    name_or_dir: str | Path, data_root: str | Path | None = None, dojo_root: str | Path | None = None
+) -> Competition:
     """Load a bundled competition by name, or any by its folder.
 
+    A folder may be in the layout of this module, or in that of MLE-Dojo, MLE-bench or DSBench: it is
+    recognised (`wmrl_envs.autoresearch.sources`).
+
     Args:
-        name_or_dir: Name of a bundled competition, or path of a folder in the layout of this module.
+        name_or_dir: Name of a bundled competition, or path of a folder.
         data_root: Folder of competition folders to look the name up in, instead of the bundled ones.
+        dojo_root: Code tree of the competitions' authors, where their package is not installed: it holds the
+            metrics of MLE-Dojo, or the graders of MLE-bench.
 
     Raises:
         CompetitionError: There is no such competition, or something is missing or wrong in its folder.
     """
+    foreign = _foreign(name_or_dir, data_root, dojo_root)
+    if foreign is not None:
+        return foreign
     root = _find(name_or_dir, data_root)
     return _load(root, _version(root))
 
@@ -285,6 +298,20 @@ def _version(root: Path) -> tuple[tuple[int, int], ...]:
         raise CompetitionError(f"The competition folder {root} is incomplete: add {', '.join(missing)}.")
     stats = [(root / file).stat() for file in FILES]
     return tuple((stat.st_size, stat.st_mtime_ns) for stat in stats)
+
+
+def _foreign(
+    name_or_dir: str | Path, data_root: str | Path | None, dojo_root: str | Path | None
+) -> Competition | None:
+    from wmrl_envs.autoresearch.sources.formats import foreign_competition  # it imports this module
+
+    given = Path(name_or_dir)
+    base = given.parent if data_root is None else Path(data_root)
+    if data_root is None and not given.is_dir():
+        return None
+    code_root = None if dojo_root is None else Path(dojo_root).resolve()
+    name = given.name if data_root is None else str(name_or_dir)
+    return foreign_competition(base.resolve(), name, code_root)
 
 
 def _find(name_or_dir: str | Path, data_root: str | Path | None) -> Path:

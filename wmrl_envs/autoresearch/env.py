@@ -45,7 +45,10 @@ class AutoResearchEnv(gym.Env[str, str]):
 
     Args:
         competition: Name or folder of a competition; None draws one of the train split at each reset.
-        data_root: Folder of competition folders; None for the bundled ones.
+        data_root: Folder of competition folders, in this project's layout or in that of MLE-Dojo, MLE-bench
+            or DSBench; None for the bundled ones.
+        dojo_root: Code tree with the metrics of MLE-Dojo (or the graders of MLE-bench), where that package
+            is not installed.
         max_turns: Replies in an episode.
         trajectory_score: ``final`` scores the last program, ``best`` the best one.
         half: Half of the test rows that gives the score: ``public`` to train, ``private`` to evaluate.
@@ -74,6 +77,7 @@ class AutoResearchEnv(gym.Env[str, str]):
         self,
         competition: str | Path | None = None,
         data_root: str | Path | None = None,
+        dojo_root: str | Path | None = None,
         max_turns: int = 4,
         trajectory_score: TrajectoryScore = "final",
         half: Half = "public",
@@ -86,6 +90,7 @@ class AutoResearchEnv(gym.Env[str, str]):
         self.action_space = UnicodeText(MAX_CHARACTERS)
         self.render_mode = render_mode
         self.data_root = data_root
+        self.dojo_root = dojo_root
         self.evaluator = evaluator
         self.half: Half = half
         self.episode: Episode | None = None
@@ -183,7 +188,7 @@ class AutoResearchEnv(gym.Env[str, str]):
 
     def _new_episode(self, competition: Competition | str | Path) -> Episode:
         if not isinstance(competition, Competition):
-            competition = load_competition(competition, self.data_root)
+            competition = load_competition(competition, self.data_root, self.dojo_root)
         return Episode(competition, half=self.half, **self._settings)
 
     def _begun(self) -> Episode:

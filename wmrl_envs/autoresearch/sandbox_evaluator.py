@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from wmrl_envs.autoresearch.competition import Competition, Half, load_competition
 from wmrl_envs.autoresearch.grading import grade
-from wmrl_envs.errors import CompetitionError, SandboxError
+from wmrl_envs.errors import CompetitionError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, Solution
 from wmrl_envs.sandbox.bubblewrap import BubblewrapSandbox
 from wmrl_envs.sandbox.cache import ExecutionCache
@@ -155,7 +155,7 @@ class SandboxEvaluator:
             if self.cache is not None and not cached:
                 self.cache.store(key, result)
             grade = self._grade(competition, key, result)
-        except (CompetitionError, SandboxError) as problem:  # a competition's own grader is out of order
+        except CompetitionError as problem:  # a competition's own grader is out of order
             result, grade = dataclasses.replace(result, status="infrastructure", message=str(problem)), None
         finally:
             if result.submission_path is not None:
