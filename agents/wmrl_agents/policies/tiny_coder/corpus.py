@@ -37,7 +37,9 @@ class Execution:
 
 def shape_of(competition: Competition) -> TaskShape:
     """What the grammar must know of a competition."""
-    return TaskShape(competition.category, competition.metric.prediction)
+    prediction = competition.metric.prediction
+    assert prediction != "sample", "the grammar writes for metrics that are registered"
+    return TaskShape(competition.category, prediction)
 
 
 def agent_dialogues(

@@ -9,14 +9,17 @@ worth is left to reinforcement learning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 __all__ = ["MISTAKES", "Plan", "TaskShape", "repair", "sample_plan", "write_script"]
 
 Author = Literal["careful", "hasty"]
+AUTHORS: tuple[Author, ...] = ("careful", "hasty")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,8 @@ _SCALERS = {
 
 def sample_plan(shape: TaskShape, rng: np.random.Generator, author: Author | None = None) -> Plan:
     """Draw a plan for a task; half of the authors are hasty unless one is named."""
-    author = author or _pick(["careful", "hasty"], rng)
+    if author is None:
+        author = _pick(AUTHORS, rng)
     number = shape.prediction == "number"
     predict: Literal["probability", "label"] = "label"
     if shape.prediction == "probability" and rng.random() < (0.95 if author == "careful" else 0.7):
@@ -196,7 +200,7 @@ def sample_plan(shape: TaskShape, rng: np.random.Generator, author: Author | Non
     return replace(plan, mistake=_mistake(plan, rng))
 
 
-def _pick(options: list, rng: np.random.Generator) -> str:  # type: ignore[type-arg]
+def _pick(options: Sequence[T], rng: np.random.Generator) -> T:
     return options[int(rng.integers(len(options)))]
 
 

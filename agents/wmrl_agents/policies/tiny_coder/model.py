@@ -88,8 +88,8 @@ def encode(tokenizer: PreTrainedTokenizerFast, dialogue: Sequence[Message]) -> t
     own: list[bool] = []
     for message in dialogue:
         assistant = message["role"] == "assistant"
-        head = tokenizer.convert_tokens_to_ids([ASSISTANT if assistant else USER])
-        body = tokenizer.encode(message["content"], add_special_tokens=False)
+        head = [tokenizer.vocab[ASSISTANT if assistant else USER]]
+        body = list(tokenizer(message["content"], add_special_tokens=False)["input_ids"])
         tail = [tokenizer.eos_token_id] if assistant else []
         ids += head + body + tail
         own += [False] * len(head) + [assistant] * (len(body) + len(tail))
