@@ -186,8 +186,10 @@ _SCALERS = {
 
 def sample_plan(shape: TaskShape, rng: np.random.Generator, author: Author | None = None) -> Plan:
     """Draw a plan for a task; half of the authors are hasty unless one is named."""
-    if author is None:
-        author = _pick(AUTHORS, rng)
+    return _sample_plan(shape, rng, _pick(AUTHORS, rng) if author is None else author)
+
+
+def _sample_plan(shape: TaskShape, rng: np.random.Generator, author: Author) -> Plan:
     number = shape.prediction == "number"
     predict: Literal["probability", "label"] = "label"
     if shape.prediction == "probability" and rng.random() < (0.95 if author == "careful" else 0.7):
