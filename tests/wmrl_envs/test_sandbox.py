@@ -298,6 +298,14 @@ def test_an_interpreter_that_does_not_start_is_named(tmp_path):
         UnsafeSandbox(python=tmp_path / "no-python")
 
 
+def test_an_interpreter_that_would_lay_the_machine_open_is_refused(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("""#!/bin/sh\necho '["/", "/", "3.11", []]'\n""")
+    python.chmod(0o755)
+    with pytest.raises(SandboxError, match="takes / for its home"):
+        UnsafeSandbox(python=python)
+
+
 @pytest.mark.sandbox
 def test_a_machine_that_breaks_later_is_not_the_programs_fault(monkeypatch, tmp_path, data_dir):
     sandbox = BubblewrapSandbox()

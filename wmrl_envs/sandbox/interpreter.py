@@ -53,7 +53,7 @@ def find_interpreter(python: str | None = None) -> Interpreter:
         python: Path of an executable; None for the one that runs this.
 
     Raises:
-        SandboxError: It does not start.
+        SandboxError: It does not start, or its home is the whole file system.
     """
     executable = Path(python or sys.executable).absolute()
     try:
@@ -62,6 +62,8 @@ def find_interpreter(python: str | None = None) -> Interpreter:
         raise SandboxError(f"The solutions' interpreter {executable} does not start: {error}.") from error
     prefix, base_prefix, version, libraries = json.loads(probe.stdout)
     trees = _outermost([Path(prefix), Path(base_prefix), *_installations(executable)])
+    if Path("/") in trees:  # it would lay the whole machine open
+        raise SandboxError(f"The interpreter {executable} takes / for its home: call it by another path.")
     return Interpreter(
         executable=executable,
         trees=trees,
