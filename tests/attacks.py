@@ -17,7 +17,7 @@ __all__ = ["ATTACKS", "LIMITS", "Attack"]
 
 MIB = 1 << 20
 COLUMN = MACHINES[platform.machine()][0]
-LIMITS = Limits(timeout_s=60, memory_bytes=400 * MIB, processes=24, file_bytes=32 * MIB)
+LIMITS = Limits(timeout_s=180, memory_bytes=400 * MIB, processes=24, file_bytes=32 * MIB)
 SHORT = Limits(timeout_s=0.7, memory_bytes=400 * MIB, processes=24, file_bytes=32 * MIB)
 TIGHT = Limits(timeout_s=60, memory_bytes=96 * MIB, processes=24, file_bytes=256 * MIB)
 
