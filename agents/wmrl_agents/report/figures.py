@@ -19,7 +19,7 @@ from wmrl_rewards.debiasing import IsotonicDebiaser
 __all__ = ["Figure", "Mark", "all_figures"]
 
 BARS_AT_MOST = 60
-BINS = 8
+BINS, BIN_AT_LEAST = 8, 8
 # Colours of the failures, in the order in which they are stacked; all other kinds are lumped together.
 KINDS = {
     "error": 7,
@@ -29,7 +29,7 @@ KINDS = {
     "timeout": 4,
     "oom": 8,
     "bad_columns": 6,
-    "bad_ids": 1,
+    "missing": 1,
     "other": 0,
 }
 
@@ -85,8 +85,8 @@ def score_against_executions(run: RunData) -> Figure:
         Series("score that the agent was trained on", used, score, 1),
     ]
     text = (
-        f"Mean score of a step's trajectories, smoothed over {_window(len(score))} steps: the real one in "
-        "anchor groups, the calibrated one elsewhere. "
+        "Mean score of a step's trajectories: the real one in anchor groups, the calibrated one elsewhere. "
+        f"{_smoothed(run)}"
     )
     if would_use[-1] > used[-1]:
         series.append(Series("the same, had every group been executed", would_use, score, 0, "dashes"))
@@ -96,7 +96,7 @@ def score_against_executions(run: RunData) -> Figure:
         )
     else:
         text += f"All of the {format_number(used[-1])} programs were executed."
-    chart = Chart(title, "executions", "score", x_range=(0.0, max(would_use[-1], 1)), height=320)
+    chart = Chart(title, "executions", "score", x_range=(0.0, max(would_use[-1], 1)), height=320, counts=True)
     return Figure(title, text, [("", line_chart(chart, series))], _legend(series))
 
 
@@ -120,7 +120,7 @@ def reliability(run: RunData) -> Figure:
         drawings.append((caption, line_chart(_square("calibrated score"), after)))
     text = (
         f"Each faint dot is one of {format_number(len(real))} trajectories in anchor groups; the line joins "
-        "the means of eighths of them. On the diagonal predictions are right on average. "
+        "the means of equally many. On the diagonal predictions are right on average. "
     )
     return Figure(title, text + _about_the_map(run, bool(fitted.any())), drawings, _legend(raw))
 
@@ -201,10 +201,10 @@ def flattened_groups(run: RunData) -> Figure:
         Series("each step", run.steps, flattened, 2, "dots"),
         Series("mean", run.steps, _moving_mean(flattened), 1),
     ]
-    chart = Chart(title, "step", "share of groups", y_range=(0.0, 1.0), height=220)
+    chart = Chart(title, "step", "share of groups", y_range=(0.0, 1.0), height=220, counts=True)
     text = (
         "Share of the groups with different predictions in which the map left no difference, so that they "
-        f"teach nothing. Smoothed over {_window(len(run.steps))} steps."
+        f"teach nothing. {_smoothed(run)}"
     )
     return Figure(title, text, [("", line_chart(chart, series))], _legend(series))
 
@@ -229,12 +229,13 @@ def _replay(run: RunData) -> tuple[IsotonicDebiaser, NDArray[np.float64], NDArra
 
 
 def _reliability_series(scores: NDArray[np.float64], real: NDArray[np.float64]) -> list[Series]:
-    bins = [part for part in np.array_split(np.argsort(scores, kind="stable"), BINS) if part.size]
+    number = max(1, min(BINS, scores.size // BIN_AT_LEAST))
+    bins = np.array_split(np.argsort(scores, kind="stable"), number)
     means = ([float(scores[part].mean()) for part in bins], [float(real[part].mean()) for part in bins])
     return [
         Series("one trajectory", scores.tolist(), real.tolist(), 0, "dots"),
-        Series("mean of an eighth of them", *means, 1),
-        Series("mean of an eighth of them", *means, 1, "dots"),
+        Series("mean of equally many", *means, 1),
+        Series("mean of equally many", *means, 1, "dots"),
     ]
 
 
@@ -250,7 +251,7 @@ def _square(x_label: str) -> Chart:
 
 def _half(title: str, y_label: str, y_range: tuple[float, float] | None = None) -> Chart:
     """A chart over the steps that shares its row with another one."""
-    return Chart(title, "step", y_label, y_range=y_range, width=420, height=250)
+    return Chart(title, "step", y_label, y_range=y_range, width=420, height=250, counts=True)
 
 
 def _errors(what: str, scores: NDArray[np.float64], real: NDArray[np.float64]) -> str:
@@ -287,6 +288,11 @@ def _legend(series: Sequence[Series]) -> list[Mark]:
 def _window(steps: int) -> int:
     """Steps in a moving mean: a tenth of the run, odd."""
     return 2 * (steps // 20) + 1
+
+
+def _smoothed(run: RunData) -> str:
+    window = _window(len(run.steps))
+    return f"The line is smoothed over {window} steps. " if window > 1 else ""
 
 
 def _moving_mean(values: Sequence[float | None]) -> list[float | None]:

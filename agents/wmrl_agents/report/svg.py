@@ -52,6 +52,7 @@ class Chart:
         y_range: Likewise for y.
         width: Width in pixels at which text has its natural size; the page scales it.
         height: Height likewise.
+        counts: Whether x counts something, so that there are no ticks between whole numbers.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Chart:
     y_range: tuple[float, float] | None = None
     width: int = 720
     height: int = 280
+    counts: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ class _Axis:
         """Pixel position of a value."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
-    def ticks(self, about: int) -> list[float]:
+    def ticks(self, about: int, smallest_step: float = 0.0) -> list[float]:
         """Round values inside the range, about as many as asked for."""
-        step = _round_step((self.high - self.low) / max(about, 1))
+        step = max(_round_step((self.high - self.low) / about), smallest_step)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [index * step for index in range(first, last + 1)]
@@ -189,7 +191,7 @@ def _frame(chart: Chart, x_axis: _Axis, y_axis: _Axis, content: Sequence[Markup]
         Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
             x_axis.at(tick), chart.height - BOTTOM + 18, format_number(tick)
         )
-        for tick in x_axis.ticks(max(2, (chart.width - LEFT - RIGHT) // PIXELS_PER_X_TICK))
+        for tick in x_axis.ticks((chart.width - LEFT - RIGHT) // PIXELS_PER_X_TICK, 1.0 * chart.counts)
     ]
     up = [
         Markup(
@@ -203,7 +205,7 @@ def _frame(chart: Chart, x_axis: _Axis, y_axis: _Axis, content: Sequence[Markup]
             base=y_axis.at(tick) + 4,
             value=format_number(tick),
         )
-        for tick in y_axis.ticks(max(2, (chart.height - TOP - BOTTOM) // PIXELS_PER_Y_TICK))
+        for tick in y_axis.ticks((chart.height - TOP - BOTTOM) // PIXELS_PER_Y_TICK)
     ]
     middle = (TOP + chart.height - BOTTOM) / 2
     labels = Markup(
