@@ -151,6 +151,7 @@ class TabularPolicy:
 
     def _reply(self, prompt, probabilities, generator):
         import numpy as np
+
         from wmrl_agents.policies.base import Sample
 
         last, reply, log_probs = prompt.token_ids[-1], [], []
@@ -232,3 +233,6 @@ class TokenEvaluator:
         future: Future = Future()
         future.set_result(self.evaluate([solution])[0])
         return future
+
+    def close(self):
+        """Nothing runs."""

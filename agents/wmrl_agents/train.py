@@ -6,7 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -90,19 +90,19 @@ def _run(config: GRPOConfig, run_dir: Path) -> int:
     console = Console()
     _prepare_libraries(config)
     _say(console, f"run directory: {run_dir}")
-    trainer = GRPOTrainer(config, run_dir)
-    if config.evaluate_before and trainer.next_step == 0 and not (run_dir / BEFORE).is_file():
-        _evaluate_run(console, trainer, BEFORE)
-    with (
-        _stop_on_interrupt(console) as stop,
-        shown_progress(console, config.steps, read_metrics(run_dir)) as show,
-    ):
-        finished = trainer.train(on_step=show, should_stop=lambda: bool(stop))
-    if not finished:
-        _say(console, f"stopped after step {trainer.next_step}; go on with: wmrl train --resume {run_dir}")
-        return 130
-    if config.evaluate_after:
-        _evaluate_run(console, trainer, AFTER)
+    with closing(GRPOTrainer(config, run_dir)) as trainer:
+        if config.evaluate_before and trainer.next_step == 0 and not (run_dir / BEFORE).is_file():
+            _evaluate_run(console, trainer, BEFORE)
+        with (
+            _stop_on_interrupt(console) as stop,
+            shown_progress(console, config.steps, read_metrics(run_dir)) as show,
+        ):
+            finished = trainer.train(on_step=show, should_stop=lambda: bool(stop))
+        if not finished:
+            _say(console, f"stopped after step {trainer.next_step}: wmrl train --resume {run_dir} goes on")
+            return 130
+        if config.evaluate_after:
+            _evaluate_run(console, trainer, AFTER)
     print_summary(console, read_metrics(run_dir), _read(run_dir / BEFORE), _read(run_dir / AFTER))
     from wmrl_agents.report import write_report
 

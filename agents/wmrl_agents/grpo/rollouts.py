@@ -42,6 +42,10 @@ class Executor(Protocol):
         """Start an execution; infrastructure that fails gives an evaluation without a score."""
         ...
 
+    def close(self) -> None:
+        """Stop what runs and drop what waits."""
+        ...
+
 
 @dataclass(frozen=True)
 class RolloutSettings:

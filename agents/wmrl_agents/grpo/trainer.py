@@ -163,6 +163,13 @@ class GRPOTrainer:
             keep=self.config.keep_checkpoints,
         )
 
+    def close(self) -> None:
+        """Stop executions that still run and close the run's files; the trainer cannot be used after it."""
+        if self.parts.executor is not None:
+            self.parts.executor.close()
+        self.pool.close()
+        self.store.close()
+
     def _make_reference(self, started: bool) -> Any:
         """The policy that the KL term holds on to: the one that training began with."""
         if self.config.kl_coefficient == 0:
