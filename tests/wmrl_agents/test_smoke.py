@@ -10,17 +10,6 @@ from wmrl_agents.cli import main
 
 TASK = ["--preset", "smoke", "--competitions", "breast-cancer", "--max-turns", "1"]
 SMALL = [*TASK, "--groups-per-step", "2", "--group-size", "2"]
-    "--preset",
-    "smoke",
-    "--competitions",
-    "breast-cancer",
-    "--groups-per-step",
-    "2",
-    "--group-size",
-    "2",
-    "--max-turns",
-    "1",
-]
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox]
 
