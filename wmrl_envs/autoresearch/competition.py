@@ -37,7 +37,6 @@ from wmrl_envs.autoresearch.matching import positions, reference_index
 from wmrl_envs.autoresearch.metrics import Metric, get_metric
 from wmrl_envs.autoresearch.tables import read_columns, read_table, read_text
 from wmrl_envs.errors import CompetitionError
-from wmrl_envs.evaluation import Grade
 from wmrl_envs.sandbox.cache import folder_digest
 from wmrl_envs.sandbox.job import Sandbox
 
@@ -75,16 +74,12 @@ FILES = (
 
 
 class Grader(Protocol):
-    """What grades submissions where a competition brings a grader of its own."""
+    """What scores submissions where a competition brings a grader of its own."""
 
-    def grade(
-        self,
-        competition: Competition,
-        submission_path: str | Path | None,
-        half: Half,
-        sandbox: Sandbox | None = None,
-    ) -> Grade:
-        """See `wmrl_envs.autoresearch.grading.grade`."""
+    def score(
+        self, competition: Competition, submission_path: str | Path | None, sandbox: Sandbox | None = None
+    ) -> float:
+        """See `wmrl_envs.autoresearch.grading.score_submission`."""
         ...
 
 

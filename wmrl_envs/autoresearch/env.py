@@ -228,17 +228,22 @@ class AutoResearchEnv(gym.Env[str, str]):
         }
 
 
-def make_dsbench(data_root: str | Path | None = None, **settings: Any) -> AutoResearchEnv:
-    """Make ``wmrl/DSBench-v0``.
+def make_dsbench(
+    competition: str | Path | None = None, data_root: str | Path | None = None, **settings: Any
+) -> AutoResearchEnv:
+    """Make ``wmrl/DSBench-v0``: an `AutoResearchEnv` on the tasks of DSBench's release.
+
+    Args:
+        competition: Name of a task; None draws one at each reset.
+        data_root: The release's folder ``data``, or the one that holds it.
+        **settings: See `AutoResearchEnv`.
 
     Raises:
-        ConfigError: Always, until there is a reader for DSBench's layout.
+        ConfigError: There is no data root.
+        CompetitionError: The task is unknown, or its files are not in order.
     """
     if data_root is None:
         raise ConfigError(
             "wmrl/DSBench-v0 needs data_root=...: DSBench's tasks do not come with this package."
         )
-    raise ConfigError(
-        f"wmrl/DSBench-v0 cannot read {data_root} yet: this version reads competitions in its own layout "
-        "only, through wmrl/MLEDojo-v0."
-    )
+    return AutoResearchEnv(competition, data_root, **settings)

@@ -24,7 +24,14 @@ from wmrl_envs.autoresearch.matching import positions, to_float
 from wmrl_envs.evaluation import Grade, GradeStatus
 from wmrl_envs.sandbox.job import Sandbox
 
-__all__ = ["RefusedError", "grade", "longest_submission", "read_submission"]
+__all__ = [
+    "RefusedError",
+    "finite",
+    "grade",
+    "longest_submission",
+    "read_submission",
+    "score_submission",
+]
 
 # A submission may be so many times as long as the sample: "0" may become "-1.2345678901234567e-10".
 _GROWTH = 40
@@ -90,34 +97,57 @@ def grade(
         CompetitionError: The competition's own grader is out of order.
         SandboxError: The sandbox for that grader is.
     """
-    if competition.grader is not None:
-        return competition.grader.grade(competition, submission_path, half, sandbox)
-    key = _answer_key(competition)
     try:
-        table = _read(submission_path, competition, key)
-        rows = _rows(table[competition.id_column], key.ids)
-        columns = [
-            _predictions(table[target], rows, labels, competition, key.ids)
-            for target, labels in zip(competition.target_columns, key.labels, strict=True)
-        ]
+        score = score_submission(competition, submission_path, half, sandbox)
     except RefusedError as refused:
         return refused.grade
+    return Grade("ok", score=score, percentile=competition.rank(score, half))
+
+
+def score_submission(
+    competition: Competition,
+    submission_path: str | Path | None,
+    half: Half = "public",
+    sandbox: Sandbox | None = None,
+) -> float:
+    """The metric's value for a submission file; the arguments are those of `grade`.
+
+    Raises:
+        RefusedError: The submission has none.
+        CompetitionError: The competition's own grader is out of order.
+    """
+    if competition.grader is not None:
+        return competition.grader.score(competition, submission_path, sandbox)
+    key = _answer_key(competition)
+    table = _read(submission_path, competition, key)
+    rows = _rows(table[competition.id_column], key.ids)
+    columns = [
+        _predictions(table[target], rows, labels, competition, key.ids)
+        for target, labels in zip(competition.target_columns, key.labels, strict=True)
+    ]
     scored = key.rows[half]
-    return _score(competition, key.answers[scored], _side_by_side(columns)[scored], half)
+    return _score(competition, key.answers[scored], _side_by_side(columns)[scored])
 
 
-def _score(competition: Competition, answers: NDArray, predictions: NDArray, half: Half) -> Grade:
+def _score(competition: Competition, answers: NDArray, predictions: NDArray) -> float:
     name = competition.metric.name
     try:
         with np.errstate(all="ignore"):
             score = competition.metric(answers, predictions)
     except Exception as error:  # whatever a metric raises is this status: it must not end a training run
-        return Grade("metric_error", message=f"{name} failed: {_first_line(error)}.")
+        raise RefusedError("metric_error", f"{name} failed: {_first_line(error)}.") from error
+    return finite(score, name)
+
+
+def finite(score: float, name: str) -> float:
+    """A score as it is, if it can be ranked.
+
+    Raises:
+        RefusedError: It is NaN or infinite.
+    """
     if not np.isfinite(score):
-        return Grade(
-            "metric_error", message=f"{name} is {score} for this submission, which cannot be ranked."
-        )
-    return Grade("ok", score=score, percentile=competition.rank(score, half))
+        raise RefusedError("metric_error", f"{name} is {score} for this submission, which cannot be ranked.")
+    return score
 
 
 @lru_cache(maxsize=64)

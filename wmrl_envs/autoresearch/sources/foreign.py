@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from wmrl_envs.autoresearch.competition import Category, Competition, Half, Split, load_competition
+from wmrl_envs.autoresearch.competition import Category, Competition, Grader, Half, load_competition
 from wmrl_envs.autoresearch.leaderboard import percentile
 from wmrl_envs.autoresearch.metrics import Metric
-from wmrl_envs.autoresearch.sources.foreign_grader import ForeignGrader, scored_elsewhere
+from wmrl_envs.autoresearch.sources.foreign_grader import scored_elsewhere
+from wmrl_envs.autoresearch.sources.splits import split_of
 from wmrl_envs.autoresearch.tables import read_columns, read_table, read_text
 from wmrl_envs.errors import CompetitionError
 
@@ -116,6 +117,9 @@ class ForeignCompetition(Competition):
         return (load_competition, (self.name, self.layout.data_root, self.layout.code_root))
 
 
+C = TypeVar("C", bound=ForeignCompetition)
+
+
 @lru_cache(maxsize=512)
 def read_board(path: Path, version: tuple[int, int]) -> tuple[float, ...]:
     """Scores of a leaderboard in the order of the file; `version` says when it has to be read again.
@@ -173,18 +177,23 @@ def require(name: str, format_name: str, paths: dict[str, Path]) -> None:
 
 
 def make_competition(
-    name: str, title: str, category: Category, split: Split, metric: Metric, layout: Layout, **parts: Any
-) -> ForeignCompetition:
+    kind: type[C],
+    layout: Layout,
+    *,
+    name: str,
+    category: Category | None,
+    metric: Metric,
+    grader: Grader | None,
+) -> C:
     """A competition whose columns are those of its sample submission: first the id, then the targets.
 
     Args:
-        name: Its name.
-        title: What people call it.
-        category: Its category.
-        split: Whether agents may be trained on it.
-        metric: Its metric.
+        kind: The class to make.
         layout: Where its files are.
-        **parts: ``grader``, and ``kind``, the class to make instead of `ForeignCompetition`.
+        name: Its name, from which its title is made.
+        category: Its category; ``tabular`` where nobody knows.
+        metric: Its metric.
+        grader: Its own grader, None for that of this project.
 
     Raises:
         CompetitionError: A table cannot be read, or the sample submission has a single column.
@@ -192,19 +201,16 @@ def make_competition(
     columns = read_columns(layout.sample)
     if len(columns) < 2:
         raise CompetitionError(f"{layout.sample} must have an id column and at least one target.")
-    grader: ForeignGrader | None = parts.pop("grader", None)
-    kind: type[ForeignCompetition] = parts.pop("kind", ForeignCompetition)
     return kind(
         name=name,
-        title=title,
-        category=category,
+        title=name.replace("-", " ").capitalize(),
+        category=category or "tabular",
         metric=metric,
         root=layout.root,
         id_column=columns[0],
         target_columns=tuple(columns[1:]),
-        split=split,
+        split=split_of(name),
         version=layout.version,
         grader=grader,
         layout=layout,
-        **parts,
     )

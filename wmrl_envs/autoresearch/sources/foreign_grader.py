@@ -10,7 +10,6 @@ import csv
 import dataclasses
 import io
 import json
-import math
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,12 +22,12 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from wmrl_envs.autoresearch.competition import Competition, Half
-from wmrl_envs.autoresearch.grading import RefusedError, longest_submission, read_submission
+from wmrl_envs.autoresearch.competition import Competition
+from wmrl_envs.autoresearch.grading import RefusedError, finite, longest_submission, read_submission
 from wmrl_envs.autoresearch.matching import positions, reference_index
 from wmrl_envs.autoresearch.tables import read_columns, read_table
 from wmrl_envs.errors import CompetitionError
-from wmrl_envs.evaluation import Grade, GradeStatus
+from wmrl_envs.evaluation import GradeStatus
 from wmrl_envs.sandbox.bubblewrap import BubblewrapSandbox
 from wmrl_envs.sandbox.job import Job, Sandbox
 from wmrl_envs.sandbox.scratch import scratch_folder
@@ -63,32 +62,26 @@ class ForeignGrader:
     code: tuple[Path, ...]
     entry: str
 
-    def grade(
-        self,
-        competition: Competition,
-        submission_path: str | Path | None,
-        half: Half,
-        sandbox: Sandbox | None = None,
-    ) -> Grade:
-        """See `wmrl_envs.autoresearch.grading.grade`.
+    def score(
+        self, competition: Competition, submission_path: str | Path | None, sandbox: Sandbox | None = None
+    ) -> float:
+        """See `wmrl_envs.autoresearch.grading.score_submission`.
 
         Raises:
+            RefusedError: The submission is not taken, or the metric has no value for it.
             CompetitionError: The grader cannot be loaded or run, or contradicts the leaderboards.
         """
-        try:
-            submission = read_submission(submission_path, longest_submission(competition))
-        except RefusedError as refused:
-            return refused.grade
-        if (strange := _not_finite(competition, submission)) is not None:
-            return strange
+        submission = read_submission(submission_path, longest_submission(competition))
+        _check_finite(competition, submission)
         verdict = self.verdict(competition, submission, sandbox)
         if verdict["verdict"] == "scored":
-            return _scored(competition, verdict, half)
+            _check_direction(competition, verdict["higher_is_better"])
+            return finite(verdict["score"], competition.metric.name)
         status = _what_is_wrong(competition, submission)
         if status is None:
             status = "bad_values" if verdict["verdict"] == "refused" else "metric_error"
         what = "does not take the submission" if verdict["verdict"] == "refused" else "failed"
-        return Grade(status, message=f"The grader {what}: {verdict['message'][:300].rstrip('.')}.")
+        raise RefusedError(status, f"The grader {what}: {verdict['message'][:300].rstrip('.')}.")
 
     def verdict(
         self, competition: Competition, submission: bytes, sandbox: Sandbox | None = None
@@ -152,22 +145,17 @@ def _roomy(sandbox: Sandbox) -> Sandbox:
     return roomy
 
 
-def _scored(competition: Competition, verdict: dict[str, Any], half: Half) -> Grade:
-    metric, score = competition.metric, float(verdict["score"])
-    if verdict["higher_is_better"] not in (None, metric.higher_is_better):
-        better = "higher" if verdict["higher_is_better"] else "lower"
+def _check_direction(competition: Competition, higher_is_better: bool | None) -> None:
+    """The grader's direction, where it has one, is that of the boards."""
+    if higher_is_better not in (None, competition.metric.higher_is_better):
+        better = "higher" if higher_is_better else "lower"
         raise CompetitionError(
-            f"The leaderboards of {competition.name} are sorted as if {metric.direction}, but its own metric "
-            f"says that {better} is better: correct one of them."
+            f"The leaderboards of {competition.name} are sorted as if {competition.metric.direction}, but "
+            f"its own metric says that {better} is better: correct one of them."
         )
-    if not math.isfinite(score):
-        return Grade(
-            "metric_error", message=f"{metric.name} is {score} for this submission, which cannot be ranked."
-        )
-    return Grade("ok", score=score, percentile=competition.rank(score, half))
 
 
-def _not_finite(competition: Competition, submission: bytes) -> Grade | None:
+def _check_finite(competition: Competition, submission: bytes) -> None:
     """Refuse what is no number where the sample has numbers.
 
     Few graders look for it, and those that average with pandas pass such rows over: whoever left all rows but
@@ -180,16 +168,15 @@ def _not_finite(competition: Competition, submission: bytes) -> Grade | None:
     try:
         table = pd.read_csv(io.BytesIO(submission), usecols=lambda name: name in numbers, low_memory=False)
     except ValueError:
-        return None  # no table: the grader says so
+        return  # no table: the grader says so
     for name in table:
         values = pd.to_numeric(table[name], errors="coerce")
         strange = table[name].isna() | np.isinf(values)
         if strange.any():
             row = int(np.argmax(strange))
-            return Grade(
-                "bad_values", message=f"{name} must be a finite number; row {row + 1} has {table[name][row]}."
+            raise RefusedError(
+                "bad_values", f"{name} must be a finite number; row {row + 1} has {table[name][row]}."
             )
-    return None
 
 
 def _what_is_wrong(competition: Competition, submission: bytes) -> GradeStatus | None:

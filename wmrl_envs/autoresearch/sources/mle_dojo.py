@@ -26,7 +26,7 @@ from wmrl_envs.autoresearch.sources.foreign import (
     require,
 )
 from wmrl_envs.autoresearch.sources.foreign_grader import ForeignGrader
-from wmrl_envs.autoresearch.sources.splits import find_task, split_of
+from wmrl_envs.autoresearch.sources.splits import find_task
 from wmrl_envs.errors import CompetitionError
 
 __all__ = ["holds", "names", "read"]
@@ -86,12 +86,11 @@ def read(data_root: Path, name: str, code_root: Path | None = None) -> ForeignCo
     require(name, NAME, files | {f"{half} leaderboard": path for half, path in boards.items()})
     task = find_task(name)
     return make_competition(
+        ForeignCompetition,
+        layout,
         name=name,
-        title=name.replace("-", " ").capitalize(),
-        category=(task.category if task else None) or "tabular",
-        split=split_of(name),
+        category=task.category if task else None,
         metric=own_metric(task.metric if task else "score", layout.boards),
-        layout=layout,
         grader=ForeignGrader("mle_dojo", layout.code, metric_file.stem),
     )
 

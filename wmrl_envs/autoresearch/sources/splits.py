@@ -23,6 +23,7 @@ __all__ = [
     "CONTAMINATED",
     "Overlap",
     "Task",
+    "category_of",
     "find_task",
     "make_split",
     "name_overlap",
@@ -59,11 +60,7 @@ class Task:
     @property
     def category(self) -> Category | None:
         """Its category by the paper's rule, None for what the rule leaves out."""
-        if "Audio" in self.tags:
-            return None
-        if "Image" in self.tags:
-            return "image"
-        return "text" if any(tag == "NLP" or "Text" in tag for tag in self.tags) else "tabular"
+        return category_of(self.tags)
 
     @property
     def metric(self) -> str:
@@ -74,6 +71,16 @@ class Task:
     def contamination(self) -> str | None:
         """Why a good score may mean little here, None where nothing is known."""
         return CONTAMINATED.get(self.slug)
+
+
+def category_of(tags: Iterable[str]) -> Category | None:
+    """The category that tags amount to by the paper's rule, None for what the rule leaves out."""
+    given = set(tags)
+    if "Audio" in given:
+        return None
+    if "Image" in given:
+        return "image"
+    return "text" if any(tag == "NLP" or "Text" in tag for tag in given) else "tabular"
 
 
 @lru_cache(maxsize=1)
