@@ -166,14 +166,6 @@ def _imports(pipeline: str) -> list[str]:
     return lines
 
 
-def write_boards(competition: Competition, scores: dict[Half, Sequence[float]]) -> None:
-    """Write both leaderboards, best first."""
-    for half, values in scores.items():
-        ordered = sorted(values, reverse=competition.metric.higher_is_better)
-        board = pd.DataFrame({"rank": range(1, len(ordered) + 1), "score": [round(s, 6) for s in ordered]})
-        board.to_csv(competition.private_dir / f"{half}_leaderboard.csv", index=False)
-
-
 def build_boards(competition: Competition, submissions: Iterable[Path | None], minimum: int = 60) -> int:
     """Grade the panel's submissions on one competition and write its boards from them.
 
@@ -212,18 +204,20 @@ def _write_boards(competition: Competition, scores: Mapping[Half, Sequence[float
 
 def main() -> None:
     """Execute the panel in the sandbox and write the boards of bundled competitions."""
-    from wmrl_envs.sandbox import BubblewrapSandbox, Job, SandboxPool
+    from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, SandboxPool
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="bundled competitions; all of them by default")
-    with SandboxPool(BubblewrapSandbox()) as pool:
+    # Long enough for a busy machine: which scripts are entries should not depend on what else runs there.
+    with SandboxPool(BubblewrapSandbox(Limits(timeout_s=600))) as pool:
         for name in parser.parse_args().names or competition_names():
             competition = load_competition(name)
             scripts = panel_scripts(competition)
             results = pool.map([Job(code, competition.public_dir) for code in scripts])
-            number = build_boards(competition, [result.submission_path for result in results])
+            submissions = [result.submission_path for result in results]
+            number = build_boards(competition, submissions, minimum=100)
             for result in results:
                 if result.submission_path is not None:
                     result.submission_path.unlink()
