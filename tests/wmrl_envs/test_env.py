@@ -298,7 +298,7 @@ def test_random_replies_never_raise_and_stay_in_the_spaces(steps, seed):
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"), [({}, "needs data_root"), ({"data_root": "x"}, "cannot read x yet")]
+    ("settings", "expected"), [({}, "needs data_root"), ({"data_root": "x"}, "x has no competition")]
 )
 def test_dsbench_says_what_it_lacks(settings, expected):
     with pytest.raises(ConfigError, match=expected):

@@ -52,6 +52,7 @@ __all__ = [
     "competition_names",
     "load_competition",
     "open_competition",
+    "read_settings",
 ]
 
 Category = Literal["tabular", "text", "image"]
@@ -275,7 +276,7 @@ def open_competition(root: Path) -> Competition:
         CompetitionError: A file is missing, or competition.yaml is wrong.
     """
     version = _version(root)
-    return _from_settings(root, _read_settings(root / "competition.yaml"), version)
+    return _from_settings(root, read_settings(root / "competition.yaml"), version)
 
 
 @lru_cache(maxsize=256)
@@ -326,7 +327,12 @@ def _find(name_or_dir: str | Path, data_root: str | Path | None) -> Path:
     raise CompetitionError(f"Unknown competition '{str(name_or_dir)[:100]}'. {hint}")
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """A file of settings.
+
+    Raises:
+        CompetitionError: It is no YAML, or holds something else.
+    """
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from wmrl_envs.autoresearch.competition import Competition, Split
-from wmrl_envs.autoresearch.sources import dsbench, mle_dojo
+from wmrl_envs.autoresearch.sources import dsbench, mle_bench, mle_dojo
 from wmrl_envs.autoresearch.sources.splits import split_of
 
 __all__ = ["FORMATS", "Format", "foreign_competition", "foreign_names"]
@@ -32,7 +32,7 @@ class Format(Protocol):
         ...
 
 
-FORMATS: tuple[Format, ...] = (mle_dojo, dsbench)
+FORMATS: tuple[Format, ...] = (mle_dojo, mle_bench, dsbench)
 
 
 def foreign_names(data_root: Path, split: Split | None = None) -> list[str]:
