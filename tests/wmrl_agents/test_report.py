@@ -264,6 +264,14 @@ def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.parametrize("name", ["run.sqlite", "evaluation-before.json", "environment.json"])
+def test_a_file_that_is_not_what_it_should_be_is_named(tmp_path, name):
+    create_run(tmp_path / "new", config())
+    (tmp_path / "new" / name).write_text("{ this is neither")
+    with pytest.raises(ConfigError, match=re.escape(f"new/{name}")):
+        write_report(tmp_path / "new")
+
+
 @given(st.text())
 def test_cleaned_text_can_be_written_and_hides_nothing(text):
     cleaned = clean(text)

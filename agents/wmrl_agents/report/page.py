@@ -38,7 +38,7 @@ def write_report(run_dir: str | Path) -> Path:
         Path of the page.
 
     Raises:
-        ConfigError: There is no run in the directory.
+        ConfigError: There is no run in the directory, or one of its files is not what it should be.
     """
     run = read_run(Path(run_dir))
     page = run.path / "report" / "index.html"

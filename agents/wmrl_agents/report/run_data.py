@@ -12,6 +12,7 @@ from typing import Any
 
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.runs import load_run, read_metrics
+from wmrl_envs.errors import ConfigError
 
 __all__ = ["RunData", "Trajectory", "Turn", "read_run"]
 
@@ -137,7 +138,7 @@ def read_run(run_dir: Path) -> RunData:
     """Read a run; parts that are not there (yet) are empty.
 
     Raises:
-        ConfigError: There is no run in the folder.
+        ConfigError: There is no run in the folder, or one of its files is not what it should be.
     """
     tables = _read_store(run_dir)
     return RunData(
@@ -157,13 +158,16 @@ def _read_store(run_dir: Path) -> dict[str, list[Any]]:
     queries = {"trajectories": _TRAJECTORIES, "pairs": _PAIRS, "endings": _ENDINGS}
     if not (run_dir / "run.sqlite").is_file():
         return {name: [] for name in queries}
-    with closing(_connect(run_dir)) as connection:
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        needed = {"trajectories": "trajectories", "pairs": "pairs", "endings": "evaluations"}
-        return {
-            name: connection.execute(query).fetchall() if needed[name] in there else []
-            for name, query in queries.items()
-        }
+    needed = {"trajectories": "trajectories", "pairs": "pairs", "endings": "evaluations"}
+    try:
+        with closing(_connect(run_dir)) as connection:
+            there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            return {
+                name: connection.execute(query).fetchall() if needed[name] in there else []
+                for name, query in queries.items()
+            }
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"{run_dir / 'run.sqlite'} cannot be read: {error}.") from error
 
 
 def _connect(run_dir: Path) -> sqlite3.Connection:
@@ -172,4 +176,7 @@ def _connect(run_dir: Path) -> sqlite3.Connection:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}. Delete it, or make it again.") from error
