@@ -83,6 +83,9 @@ def test_a_folder_is_recognised(houses):
     assert houses.leaderboard("public") == (1.0, 2.0, 2.0, 5.0)
     assert houses.leaderboard("private") == (1.5, 3.0)
     assert houses.score_kind == "percentile"
+    assert (
+        houses.answers("private")["price"].tolist() == houses.answers()["price"].tolist() == [10, 20, 30, 40]
+    )
     assert pickle.loads(pickle.dumps(houses)) == houses
     assert competition_names(houses.layout.data_root) == ["small-houses"]
 

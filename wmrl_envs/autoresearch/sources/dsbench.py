@@ -26,8 +26,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from wmrl_envs.autoresearch.competition import Competition, Half, ScoreKind
 from wmrl_envs.autoresearch.grading import RefusedError, score_submission
@@ -56,22 +54,9 @@ class DSBenchCompetition(ForeignCompetition):
     """A task of DSBench."""
 
     @property
-    def train_path(self) -> Path:
-        """Table of the training rows."""
-        return self.layout.public / "train.csv"
-
-    @property
     def score_kind(self) -> ScoreKind:
         """``percentile`` where there is a leaderboard, else ``rpg``."""
         return "percentile" if self.layout.boards else "rpg"
-
-    def answers(self, half: Half | None = None) -> pd.DataFrame:
-        """Answers of all test rows: there are no halves."""
-        return super().answers()
-
-    def rows(self, half: Half) -> NDArray[np.intp]:
-        """Numbers of all answers: there are no halves."""
-        return np.arange(len(self.answers()))
 
     def leaderboard(self, half: Half) -> tuple[float, ...]:
         """Scores of the user's leaderboard, best first, NaN last.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from wmrl_envs.autoresearch.competition import Category, Competition, Grader, Half, load_competition
 from wmrl_envs.autoresearch.leaderboard import percentile
@@ -97,6 +98,14 @@ class ForeignCompetition(Competition):
     def grading_version(self) -> str:
         """Changes with every file that a grade depends on."""
         return str(self.version)
+
+    def answers(self, half: Half | None = None) -> pd.DataFrame:
+        """Answers of all test rows: there are no halves."""
+        return super().answers()
+
+    def rows(self, half: Half) -> NDArray[np.intp]:
+        """Numbers of all answers: there are no halves."""
+        return np.arange(len(self.answers()))
 
     def leaderboard(self, half: Half) -> tuple[float, ...]:
         """Scores of the board of that name, best first, NaN last; of the only board where there is one."""

@@ -105,9 +105,8 @@ def find_code(name: str, code_root: Path | None) -> Path | None:
     """A competition's folder in the code tree; None if there is no such tree."""
     for base in [code_root] if code_root is not None else _installed():
         for folder in (base / "mledojo", base):
-            for slug in (name, name.replace("-", "_")):
-                if (folder / "competitions" / slug).is_dir():
-                    return folder / "competitions" / slug
+            if (folder / "competitions" / name).is_dir():
+                return folder / "competitions" / name
     return None
 
 
