@@ -59,6 +59,7 @@ def write_script(root, name, text=SCRIPT):
     (root / "evaluation" / f"{name}_eval.py").write_text(text, encoding="utf-8")
 
 
+@pytest.mark.sandbox
 def test_an_episode_from_end_to_end(tmp_path):
     env = gym.make("wmrl/DSBench-v0", competition=HOUSES, data_root=write_task(tmp_path), max_turns=1)
     task, _ = env.reset(seed=0)
@@ -123,6 +124,7 @@ def test_published_results_give_baseline_and_best(tmp_path):
         load_competition(HOUSES, write_task(tmp_path, sample=24)).rank(1.0, "public")
 
 
+@pytest.mark.sandbox
 def test_a_task_without_a_known_metric_runs_its_script_on_ordered_rows(tmp_path):
     name = "playground-series-s3e25"  # median absolute error
     root = write_task(tmp_path, name)

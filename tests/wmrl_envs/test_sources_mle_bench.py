@@ -65,6 +65,7 @@ def write_bench(root, name="small-numbers", code=None, **changes):
     return root
 
 
+@pytest.mark.sandbox
 def test_an_episode_from_end_to_end(tmp_path):
     root = write_bench(tmp_path)
     env = gym.make("wmrl/MLEDojo-v0", competition="small-numbers", data_root=root, max_turns=1)
@@ -97,6 +98,7 @@ def test_the_code_may_lie_in_a_tree_of_its_own(tmp_path):
         load_competition("small-numbers", root)
 
 
+@pytest.mark.sandbox
 def test_what_the_grader_does_not_take_has_its_status(tmp_path):
     competition = load_competition("small-numbers", write_bench(tmp_path))
     path = tmp_path / "s.csv"
@@ -126,6 +128,7 @@ def test_a_missing_file_has_its_sentence(tmp_path, file):
         load_competition("small-numbers", root)
 
 
+@pytest.mark.sandbox
 def test_a_grader_that_is_not_there_is_nobodys_score(tmp_path):
     changes = {"grader": {"name": "x", "grade_fn": "nowhere.grading:grade"}}
     competition = load_competition("small-numbers", write_bench(tmp_path, **changes))

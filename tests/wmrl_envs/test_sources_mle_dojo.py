@@ -7,7 +7,10 @@ import pytest
 import wmrl_envs  # noqa: F401  (registers the environments)
 from wmrl_envs.autoresearch.competition import competition_names, load_competition
 from wmrl_envs.autoresearch.grading import grade
+from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.errors import CompetitionError
+from wmrl_envs.evaluation import Solution
+from wmrl_envs.sandbox.cache import ExecutionCache
 
 from .folders import submission
 
@@ -37,7 +40,7 @@ class SmallHousesMetrics(CompetitionMetrics):
 """
 IDS = [1, 2, 3, 4]
 HEADER = "id,price"
-PROGRAM = """```python
+CODE = """
 import os
 import pandas as pd
 data = os.environ["DATA_DIR"]
@@ -45,7 +48,7 @@ table = pd.read_csv(data + "/sample_submission.csv")
 table["price"] = [10, 20, 30, 44]
 table.iloc[::-1].to_csv(os.environ["SUBMISSION_PATH"], index=False)
 print(os.path.exists(data + "/../private"))
-```"""
+"""
 
 
 def write_dojo(root, slug="small-houses", *, public=(1.0, 2.0, 2.0, 5.0), private=(1.5, 3.0), metric=METRIC):
@@ -97,6 +100,7 @@ def test_position_score_is_the_mean_over_both_boards(houses):
     assert houses.rank(6.0, "private") == 0.0
 
 
+@pytest.mark.sandbox
 def test_an_episode_from_end_to_end(tmp_path):
     data_root, dojo_root = write_dojo(tmp_path)
     env = gym.make(
@@ -105,7 +109,7 @@ def test_an_episode_from_end_to_end(tmp_path):
     task, _ = env.reset(seed=0)
     assert "Predict the price of a house." in task
     assert "lower is better" in task
-    observation, reward, terminated, _, info = env.step(PROGRAM)
+    observation, reward, terminated, _, info = env.step(f"```python{CODE}```")
     env.close()
     # squared errors 0, 0, 0 and 16 give 2.0, whatever the order of the rows
     assert (info["status"], info["score"], terminated) == ("ok", 2.0, True)
@@ -113,6 +117,7 @@ def test_an_episode_from_end_to_end(tmp_path):
     assert observation.endswith("stdout:\nFalse")
 
 
+@pytest.mark.sandbox
 def test_each_fault_of_a_submission_has_its_status(houses, tmp_path):
     def status(text):
         (tmp_path / "s.csv").write_text(text, encoding="utf-8")
@@ -136,6 +141,7 @@ def test_what_is_no_number_never_ranks(houses, tmp_path, value):
     assert result.message.startswith("price must be a finite number; row 4 has ")
 
 
+@pytest.mark.sandbox
 def test_a_grader_sees_answers_but_no_network_and_no_other_file(tmp_path):
     spy = METRIC.replace(
         "        return float(",
@@ -150,6 +156,7 @@ def test_a_grader_sees_answers_but_no_network_and_no_other_file(tmp_path):
     assert grade(houses, submission(tmp_path / "s.csv", [10, 20, 30, 40], IDS, HEADER)).score == 0.0
 
 
+@pytest.mark.sandbox
 def test_boards_and_metric_must_agree_on_the_direction(tmp_path):
     data_root, dojo_root = write_dojo(tmp_path, public=(5.0, 2.0), private=(3.0, 1.0))
     houses = load_competition("small-houses", data_root, dojo_root)
@@ -158,6 +165,7 @@ def test_boards_and_metric_must_agree_on_the_direction(tmp_path):
         grade(houses, path)
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize(
     ("metric", "sentence"),
     [
@@ -171,6 +179,34 @@ def test_a_grader_that_is_out_of_order_is_nobodys_score(tmp_path, metric, senten
     houses = load_competition("small-houses", data_root, dojo_root)
     with pytest.raises(CompetitionError, match=sentence):
         grade(houses, submission(tmp_path / "s.csv", [10, 20, 30, 40], IDS, HEADER))
+
+
+@pytest.mark.sandbox
+def test_the_evaluator_says_why_there_is_no_score(tmp_path):
+    data_root, dojo_root = write_dojo(tmp_path, metric="import nowhere_to_be_found")
+    houses = load_competition("small-houses", data_root, dojo_root)
+    with SandboxEvaluator() as evaluator:
+        [evaluation] = evaluator.evaluate([Solution(houses, CODE)])
+    assert (evaluation.status, evaluation.score) == ("infrastructure", None)
+    assert "The grader of small-houses is out of order" in evaluation.error
+
+
+@pytest.mark.sandbox
+def test_a_cached_grade_is_forgotten_when_the_metric_changes(tmp_path):
+    data_root, dojo_root = write_dojo(tmp_path)
+    cache = ExecutionCache(tmp_path / "cache.sqlite")
+
+    def evaluate():
+        houses = load_competition("small-houses", data_root, dojo_root)
+        with SandboxEvaluator(cache=cache) as evaluator:
+            [evaluation] = evaluator.evaluate([Solution(houses, CODE)])
+        return evaluation.outcome.cached, evaluation.grade.score
+
+    assert evaluate() == (False, 2.0)
+    assert evaluate() == (True, 2.0)
+    metric = dojo_root / "mledojo" / "competitions" / "small-houses" / "utils" / "metric.py"
+    metric.write_text(METRIC.replace("float(np.sqrt(", "float(2 * np.sqrt("), encoding="utf-8")
+    assert evaluate() == (True, 4.0)
 
 
 @pytest.mark.parametrize(
