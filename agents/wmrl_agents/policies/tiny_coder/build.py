@@ -2,8 +2,9 @@
 
 1. Write the auxiliary tasks, and their leaderboards by executing the panel on them.
 2. Sample scripts from the grammar and execute each on one auxiliary task.
-3. Train a tokenizer, the agent on dialogues, and from the agent's weights the world model on (task, script,
-   outcome).
+3. Train a tokenizer, and the agent on dialogues.
+4. Let the agent write scripts for the auxiliary tasks and execute these too.
+5. Train the world model, from the agent's weights, on what came of all the scripts.
 
 No bundled competition is touched. Executions are kept in the work folder, so an interrupted build goes on.
 """
@@ -28,18 +29,24 @@ from wmrl_agents.policies.tiny_coder.corpus import (
     Execution,
     agent_dialogues,
     shape_of,
+    vary_task,
     world_model_dialogues,
 )
 from wmrl_agents.policies.tiny_coder.executions import execute_all
 from wmrl_agents.policies.tiny_coder.grammar import Plan, repair, sample_plan, write_script
 from wmrl_envs.autoresearch.competition import Competition, load_competition
 from wmrl_envs.autoresearch.panel import build_boards, panel_scripts
+from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, task_text
+from wmrl_envs.autoresearch.replies import parse
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome
+from wmrl_rewards.language_models.base import Message
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 __all__ = ["BuildConfig", "build", "main"]
+
+Job = tuple[Competition, Plan | None, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +65,7 @@ class BuildConfig:
     """Optimiser steps of the world model, after those of the agent."""
     batch_size: int = 32
     """Dialogues in a step."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 1.5e-3
     """Peak learning rate."""
     seed: int = 0
     """Seed of everything."""
@@ -70,20 +77,19 @@ def build(config: BuildConfig, out: Path, work: Path) -> int:
     Args:
         config: Settings.
         out: Folder of the two Hugging Face directories.
-        work: Folder for tasks and executions; what is there already is not done again.
+        work: Folder for tasks and executions; what was executed already is not executed again.
 
     Returns:
         Number of scripts that were executed for it, the panel's included.
     """
     roots = write_auxiliary_tasks(work / "tasks", seed=config.seed)
     panel_executions = sum(_ensure_boards(root) for root in track(roots, "Leaderboards"))
-    executions = _ensure_executions(config, roots, work / "executions.jsonl")
-
-    rng = np.random.default_rng(config.seed)
-    agent_corpus = list(agent_dialogues(executions, config.agent_dialogues, rng))
-    world_corpus = list(world_model_dialogues(executions, config.world_model_dialogues, rng))
-    _train(config, agent_corpus, world_corpus, out)
-    return panel_executions + len(executions)
+    competitions = [load_competition(root) for root in roots]
+    by_grammar = _execute(list(_grammar_jobs(config, competitions)), work / "grammar.jsonl")
+    model, tokenizer = _train_agent(config, by_grammar, out / "agent")
+    by_agent = _execute(list(_agent_jobs(config, competitions, out / "agent")), work / "agent.jsonl")
+    _train_world_model(config, [by_grammar, by_agent], model, tokenizer, out / "world_model")
+    return panel_executions + len(by_grammar) + len(by_agent)
 
 
 def _ensure_boards(root: Path) -> int:
@@ -100,10 +106,8 @@ def _ensure_boards(root: Path) -> int:
     return len(scripts)
 
 
-def _ensure_executions(config: BuildConfig, roots: Sequence[Path], path: Path) -> list[Execution]:
-    """Execute scripts of the grammar on every auxiliary task, going on where the file of them ends."""
-    competitions = [load_competition(root) for root in roots]
-    jobs = list(_grammar_jobs(config, competitions))
+def _execute(jobs: Sequence[Job], path: Path) -> list[Execution]:
+    """Execute scripts, going on where the file of what was executed ends."""
     rows = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rest = jobs[len(rows) :]
     with path.open("a", encoding="utf-8") as file:
@@ -118,9 +122,13 @@ def _ensure_executions(config: BuildConfig, roots: Sequence[Path], path: Path) -
     ]
 
 
-def _grammar_jobs(
-    config: BuildConfig, competitions: Sequence[Competition]
-) -> Iterator[tuple[Competition, Plan, str]]:
+def _evaluation(row: dict[str, Any]) -> Evaluation:
+    grade = None if row["grade"] is None else Grade(**row["grade"])
+    return Evaluation(Outcome(**row["outcome"]), grade, row["source"], row["error"])
+
+
+def _grammar_jobs(config: BuildConfig, competitions: Sequence[Competition]) -> Iterator[Job]:
+    """Scripts of the grammar, a quarter of their mistakes repaired."""
     rng = np.random.default_rng(config.seed)
     for _ in range(config.scripts_per_task):
         for competition in competitions:
@@ -130,34 +138,76 @@ def _grammar_jobs(
             yield competition, plan, write_script(plan, rng)
 
 
-def _evaluation(row: dict[str, Any]) -> Evaluation:
-    grade = None if row["grade"] is None else Grade(**row["grade"])
-    return Evaluation(Outcome(**row["outcome"]), grade, row["source"], row["error"])
+def _agent_jobs(config: BuildConfig, competitions: Sequence[Competition], agent: Path) -> Iterator[Job]:
+    """Scripts that the agent itself writes: it makes mistakes which no grammar thought of.
+
+    A third of them are sampled above the temperature of training, for more of those mistakes.
+    """
+    from wmrl_agents.policies.language_model import LanguageModelPolicy
+
+    rng = np.random.default_rng(config.seed + 1)
+    for temperature, share in ((1.0, 2 / 3), (1.3, 1 / 3)):
+        policy = LanguageModelPolicy(agent, max_new_tokens=128, temperature=temperature)
+        for competition in competitions:
+            tasks = [vary_task(task_text(competition), rng) for _ in range(round(90 * share))]
+            prompts = [policy.begin(AGENT_SYSTEM_PROMPT, task) for task in tasks]
+            for sample in policy.sample(prompts, seed=int(rng.integers(2**31))):
+                reply = parse(sample.text)
+                if reply.kind == "code":
+                    yield competition, None, reply.code
 
 
-def _train(config: BuildConfig, agent_corpus: list, world_corpus: list, out: Path) -> None:
-    from wmrl_agents.policies.tiny_coder.model import encode, new_model, train_language_model, train_tokenizer
+def _train_agent(
+    config: BuildConfig, executions: Sequence[Execution], folder: Path
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """Train tokenizer and agent on dialogues of the grammar."""
+    from wmrl_agents.policies.tiny_coder.model import new_model, train_tokenizer
 
-    some = (*agent_corpus[:3000], *world_corpus[:1500])
-    texts = [message["content"] for dialogue in some for message in dialogue[-3:]]
+    rng = np.random.default_rng(config.seed)
+    corpus = list(agent_dialogues(executions, config.agent_dialogues, rng))
+    questions = list(world_model_dialogues(executions, 1500, rng))
+    texts = [message["content"] for dialogue in (*corpus[:3000], *questions) for message in dialogue[-3:]]
     tokenizer = train_tokenizer(texts)
     model = new_model(tokenizer, config.seed)
-    for name, corpus, steps, rate in (
-        ("agent", agent_corpus, config.agent_steps, config.learning_rate),
-        ("world_model", world_corpus, config.world_model_steps, config.learning_rate * 0.75),
-    ):
-        examples = [encode(tokenizer, dialogue) for dialogue in corpus]
-        report = _Reporter(name, steps)
-        train_language_model(
-            model,
-            examples,
-            steps=steps,
-            batch_size=config.batch_size,
-            learning_rate=rate,
-            seed=config.seed,
-            report=report,
-        )
-        _save(model, tokenizer, out / name)
+    _fit("agent", model, tokenizer, corpus, config.agent_steps, config)
+    _save(model, tokenizer, folder)
+    return model, tokenizer
+
+
+def _train_world_model(
+    config: BuildConfig,
+    executions: Sequence[Sequence[Execution]],
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+) -> None:
+    """Train the world model from the agent's weights, on each kind of executions in equal parts."""
+    rng = np.random.default_rng(config.seed + 2)
+    share = config.world_model_dialogues // len(executions)
+    corpus = [dialogue for kind in executions for dialogue in world_model_dialogues(kind, share, rng)]
+    _fit("world model", model, tokenizer, corpus, config.world_model_steps, config)
+    _save(model, tokenizer, folder)
+
+
+def _fit(
+    name: str,
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    corpus: Sequence[Sequence[Message]],
+    steps: int,
+    config: BuildConfig,
+) -> None:
+    from wmrl_agents.policies.tiny_coder.model import encode, train_language_model
+
+    train_language_model(
+        model,
+        [encode(tokenizer, dialogue) for dialogue in corpus],
+        steps=steps,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        seed=config.seed,
+        report=_Reporter(name, steps),
+    )
 
 
 class _Reporter:

@@ -20,17 +20,17 @@ from wmrl_envs.autoresearch.prompts import outcome_text, task_text
 from wmrl_envs.evaluation import Evaluation
 from wmrl_rewards.language_models.base import Message
 
-__all__ = ["Execution", "agent_dialogues", "shape_of", "world_model_dialogues"]
+__all__ = ["Execution", "agent_dialogues", "shape_of", "vary_task", "world_model_dialogues"]
 
 OBSERVATION_CHARS = 300
 
 
 @dataclass(frozen=True)
 class Execution:
-    """A script of the grammar that was really executed on an auxiliary task."""
+    """A script that was really executed on an auxiliary task; the grammar's have a plan."""
 
     competition: Competition
-    plan: Plan
+    plan: Plan | None
     code: str
     evaluation: Evaluation
 
@@ -58,6 +58,7 @@ def agent_dialogues(
 def _next_plan(previous: Execution, rng: np.random.Generator) -> Plan:
     """What an author sends after seeing an outcome: mostly the repaired script, or another idea."""
     plan = previous.plan
+    assert plan is not None, "the agent learns from the grammar's scripts"
     if previous.evaluation.status != "ok" and rng.random() < 0.6:
         return repair(plan)
     return sample_plan(plan.shape, rng, author=plan.author if rng.random() < 0.7 else None)
