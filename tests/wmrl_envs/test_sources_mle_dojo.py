@@ -232,6 +232,13 @@ def test_without_a_code_tree_the_sentence_says_what_to_do(tmp_path):
         load_competition("small-houses", data_root)
 
 
+@pytest.mark.parametrize("name", ["unheard-of", "x" * 300, ""])
+def test_an_unknown_name_is_told_what_there_is(tmp_path, name):
+    data_root, dojo_root = write_dojo(tmp_path)
+    with pytest.raises(CompetitionError, match=r"Choose one of small-houses\."):
+        load_competition(name, data_root, dojo_root)
+
+
 def test_boards_of_the_code_tree_stand_in(tmp_path):
     data_root, dojo_root = write_dojo(tmp_path)
     info = dojo_root / "mledojo" / "competitions" / "small-houses" / "info"

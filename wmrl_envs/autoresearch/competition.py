@@ -303,7 +303,7 @@ def _foreign(
 
     given = Path(name_or_dir)
     base = given.parent if data_root is None else Path(data_root)
-    if data_root is None and not given.is_dir():
+    if data_root is None and not os.path.isdir(given):  # a long name is no error there
         return None
     code_root = None if dojo_root is None else Path(dojo_root).resolve()
     name = given.name if data_root is None else str(name_or_dir)

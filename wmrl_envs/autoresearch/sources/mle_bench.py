@@ -11,6 +11,7 @@ The board's first score tells the direction: where it is below the last one, low
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +39,7 @@ NAME = "MLE-bench"
 
 def holds(data_root: Path, name: str) -> bool:
     """Whether the folder holds that competition in this layout."""
-    return (data_root / name / "prepared" / "public").is_dir()
+    return os.path.isdir(data_root / name / "prepared" / "public")  # a long name is no error there
 
 
 def names(data_root: Path) -> list[str]:

@@ -14,6 +14,7 @@ One score is computed over all test rows; it is worth the mean of (N - position 
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ NAME = "MLE-Dojo"
 
 def holds(data_root: Path, name: str) -> bool:
     """Whether the folder holds that competition in this layout."""
-    return (data_root / name / "data" / "public").is_dir()
+    return os.path.isdir(data_root / name / "data" / "public")  # a long name is no error there
 
 
 def names(data_root: Path) -> list[str]:
