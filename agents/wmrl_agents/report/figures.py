@@ -129,13 +129,13 @@ def _about_the_map(run: RunData, fitted: bool) -> str:
     config = run.config
     if not fitted:
         return f"None of them was scored under a fitted map: it is first fitted at {config.min_pairs} pairs."
-    off = not (config.debias and config.reward_source == "wmrl")
-    return (
+    text = (
         "Each was calibrated by the map of its own step, which was fitted to earlier steps only; dots from "
         "before the first fit are left out."
-        + " This run did not train on calibrated scores: debiasing is off."
-        * off
     )
+    if config.debias and config.reward_source == "wmrl":
+        return text
+    return f"{text} This run did not train on calibrated scores: debiasing is off."
 
 
 def anchor_weight(run: RunData) -> Figure:
