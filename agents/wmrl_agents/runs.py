@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ from wmrl_envs.errors import ConfigError
 
 __all__ = [
     "append_metrics",
+    "continue_run",
     "create_run",
     "is_run",
     "load_run",
@@ -27,6 +29,18 @@ __all__ = [
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
+STORE = "run.sqlite"
+EXECUTIONS = "executions.sqlite"
+# What may differ between the parts of a run: no number of a step depends on it.
+_RESUMABLE = (
+    "steps",
+    "workers",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "evaluate_before",
+    "evaluate_after",
+    "evaluation_repeats",
+)
 _LIBRARIES = ("wmrl", "torch", "transformers", "tokenizers", "numpy", "pandas", "scikit-learn", "gymnasium")
 
 
@@ -71,6 +85,22 @@ def load_run(run_dir: Path) -> GRPOConfig:
     if not is_run(run_dir):
         raise ConfigError(f"There is no run in {run_dir}: it has no {CONFIG}.")
     return GRPOConfig.from_mapping(load_settings(run_dir / CONFIG))
+
+
+def continue_run(run_dir: Path, config: GRPOConfig) -> None:
+    """Make sure that a run goes on as it began, and keep what may change.
+
+    Raises:
+        ConfigError: The run was made with another value of a setting that its numbers depend on.
+    """
+    before = dataclasses.asdict(load_run(run_dir))
+    for name, value in dataclasses.asdict(config).items():
+        if name not in _RESUMABLE and value != before[name]:
+            raise ConfigError(
+                f"The run in {run_dir} was made with {name} {before[name]}, not {value}: within a run only "
+                f"{', '.join(_RESUMABLE)} can change."
+            )
+    save_config(config, run_dir / CONFIG)
 
 
 def append_metrics(run_dir: Path, metrics: Mapping[str, Any]) -> None:

@@ -17,31 +17,17 @@ from transformers.utils.logging import disable_progress_bar
 
 from wmrl_agents.evaluate import evaluate_policy, save_evaluation
 from wmrl_agents.grpo.checkpoint import latest_checkpoint
-from wmrl_agents.grpo.config import GRPOConfig, save_config
+from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.parts import load_competitions, load_playing_policy
 from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.progress import shown_progress
-from wmrl_agents.runs import CONFIG, is_run, load_run, read_metrics, refuse_run
+from wmrl_agents.runs import EXECUTIONS, continue_run, is_run, load_run, read_metrics, refuse_run
 from wmrl_agents.summary import print_evaluation, print_summary
 from wmrl_envs.autoresearch.competition import Half
 from wmrl_envs.errors import ConfigError
 
 __all__ = ["evaluate", "resume", "start"]
 
-# What may differ between the parts of a run: nothing that a number depends on.
-_RESUMABLE = frozenset(
-    {
-        "steps",
-        "workers",
-        "threads",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "evaluate_before",
-        "evaluate_after",
-        "evaluation_repeats",
-    }
-)
-EXECUTIONS = "executions.sqlite"
 BEFORE, AFTER = "evaluation-before.json", "evaluation-after.json"
 
 
@@ -71,17 +57,11 @@ def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
     Raises:
         ConfigError: There is no run, or a setting cannot change within one.
     """
-    config = load_run(run_dir)
-    for name in flags:
-        if name not in _RESUMABLE:
-            raise ConfigError(
-                f"'{name}' cannot change within a run; on a resume only {', '.join(sorted(_RESUMABLE))} can."
-            )
-    config = config.replace(**flags)
+    config = load_run(run_dir).replace(**flags)
+    continue_run(run_dir, config)
     done = latest_checkpoint(run_dir)
     if done is not None and done.step > config.steps:
         raise ConfigError(f"The run in {run_dir} has finished {done.step} steps already, not {config.steps}.")
-    save_config(config, run_dir / CONFIG)
     return _run(config, run_dir)
 
 
@@ -90,24 +70,34 @@ def _run(config: GRPOConfig, run_dir: Path) -> int:
     console = Console()
     _prepare_libraries(config)
     _say(console, f"run directory: {run_dir}")
-    with closing(GRPOTrainer(config, run_dir)) as trainer:
-        if config.evaluate_before and trainer.next_step == 0 and not (run_dir / BEFORE).is_file():
-            _evaluate_run(console, trainer, BEFORE)
-        with (
-            _stop_on_interrupt(console) as stop,
-            shown_progress(console, config.steps, read_metrics(run_dir)) as show,
-        ):
-            finished = trainer.train(on_step=show, should_stop=lambda: bool(stop))
-        if not finished:
-            _say(console, f"stopped after step {trainer.next_step}: wmrl train --resume {run_dir} goes on")
-            return 130
-        if config.evaluate_after:
-            _evaluate_run(console, trainer, AFTER)
+    try:
+        with closing(GRPOTrainer(config, run_dir)) as trainer:
+            finished = _train(console, trainer)
+    except KeyboardInterrupt:
+        finished = False
+    if not finished:
+        _say(console, f"stopped; to go on: wmrl train --resume {run_dir}")
+        return 130
     print_summary(console, read_metrics(run_dir), _read(run_dir / BEFORE), _read(run_dir / AFTER))
     from wmrl_agents.report import write_report
 
     _say(console, f"report: {write_report(run_dir)}")
     return 0
+
+
+def _train(console: Console, trainer: GRPOTrainer) -> bool:
+    """Evaluate, train and evaluate; returns whether all of it was done."""
+    config, run_dir = trainer.config, trainer.run_dir
+    if config.evaluate_before and trainer.next_step == 0 and not (run_dir / BEFORE).is_file():
+        _evaluate_run(console, trainer, BEFORE)
+    with (
+        _stop_on_interrupt(console) as stop,
+        shown_progress(console, config.steps, read_metrics(run_dir)) as show,
+    ):
+        finished = trainer.train(on_step=show, should_stop=lambda: bool(stop))
+    if finished and config.evaluate_after:
+        _evaluate_run(console, trainer, AFTER)
+    return finished
 
 
 def _evaluate_run(console: Console, trainer: GRPOTrainer, name: str) -> None:

@@ -155,7 +155,7 @@ def test_bad_resumes(tmp_path, stub_parts, capsys):
     run_dir = str(tmp_path / "run")
     assert main(["train", *QUICK, "--run-dir", run_dir, "--steps", "2"]) == 0
     capsys.readouterr()
-    assert "'learning_rate' cannot change" in refused(
+    assert "made with learning_rate 0.05, not 1.0" in refused(
         capsys, "train", "--resume", run_dir, "--learning-rate", "1"
     )
     assert "finished 2 steps already" in refused(capsys, "train", "--resume", run_dir, "--steps", "1")
@@ -191,9 +191,12 @@ def test_missing_models(tmp_path, capsys):
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_there_is_no_held_out_competition_yet(tmp_path, capsys):
-    output = ["--output", str(tmp_path / "numbers.json")]
-    assert "'heldout'" in refused(capsys, "evaluate", "tiny-coder", "--split", "heldout", *output)
+def test_a_split_without_competitions(tmp_path, capsys):
+    shutil.copytree(load_competition("digits").root, tmp_path / "tasks" / "digits")
+    places = ["--data-root", str(tmp_path / "tasks"), "--output", str(tmp_path / "numbers.json")]
+    assert "no competitions of the split 'heldout'" in refused(
+        capsys, "evaluate", "tiny-coder", "--split", "heldout", *places
+    )
 
 
 def test_report_of_nothing(tmp_path, capsys):

@@ -276,7 +276,13 @@ def test_stopping_leaves_a_checkpoint(tmp_path):
     assert trainer_in(tmp_path / "run").next_step == 2
 
 
-def test_unknown_and_held_out_competitions_are_refused(tmp_path):
+def test_a_run_goes_on_as_it_began(tmp_path):
+    trainer_in(tmp_path / "run", steps=2).train()
+    with pytest.raises(ConfigError, match=r"made with learning_rate 0\.05, not 0\.1: within a run only"):
+        trainer_in(tmp_path / "run", learning_rate=0.1)
+
+
+def test_unknown_competitions_are_refused(tmp_path):
     with pytest.raises(CompetitionError, match="Unknown competition 'titanik'"):
         trainer_in(tmp_path / "run", competitions=("titanik",))
     assert not (tmp_path / "run").exists()

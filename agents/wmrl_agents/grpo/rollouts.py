@@ -17,7 +17,7 @@ from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed
 from wmrl_agents.grpo.roles import PlayingPolicy
 from wmrl_agents.policies.base import Prompt, Sample
-from wmrl_envs.autoresearch.competition import Competition, Half
+from wmrl_envs.autoresearch.competition import Competition
 from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
 from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, cut_middle
 from wmrl_envs.evaluation import Evaluation, Evaluator, Solution, Source
@@ -56,7 +56,6 @@ class RolloutSettings:
     missing: Literal["execute", "drop"] = "execute"
     max_observation_tokens: int = 1024
     generation_batch: int = 64
-    half: Half = "public"
 
 
 @dataclass
@@ -155,14 +154,8 @@ class Rollouts:
 
     def _begin(self, group: Group) -> Trajectory:
         settings = self.settings
-        return Trajectory(
-            Episode(
-                group.competition,
-                max_turns=settings.max_turns,
-                trajectory_score=settings.trajectory_score,
-                half=settings.half,
-            )
-        )
+        rule = settings.trajectory_score
+        return Trajectory(Episode(group.competition, max_turns=settings.max_turns, trajectory_score=rule))
 
     def _play(self, cohort: Sequence[Group], seed: int) -> Wait:
         """Play a cohort to its end; yields what it waits for, an empty list to let others go first."""

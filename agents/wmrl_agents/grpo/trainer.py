@@ -31,7 +31,15 @@ from wmrl_agents.grpo.metrics import step_metrics
 from wmrl_agents.grpo.parts import Parts, build_parts, load_competitions
 from wmrl_agents.grpo.rollouts import Group, Rollouts, rollout_settings
 from wmrl_agents.grpo.scores import StepScores, score_step
-from wmrl_agents.runs import append_metrics, create_run, is_run, truncate_metrics
+from wmrl_agents.runs import (
+    EXECUTIONS,
+    STORE,
+    append_metrics,
+    continue_run,
+    create_run,
+    is_run,
+    truncate_metrics,
+)
 from wmrl_agents.store import RunStore
 from wmrl_envs.autoresearch import Competition
 from wmrl_envs.errors import ConfigError, WMRLError
@@ -60,19 +68,21 @@ class GRPOTrainer:
         self.run_dir = Path(run_dir)
         self.competitions = load_competitions(config)
         _refuse_heldout(self.competitions)
-        self.parts = parts or build_parts(config, self.run_dir / "executions.sqlite")
+        self.parts = parts or build_parts(config, self.run_dir / EXECUTIONS)
         checkpoint = latest_checkpoint(self.run_dir)
         self.next_step = 0 if checkpoint is None else checkpoint.step
         self.policy = self.parts.load_policy(config.policy if checkpoint is None else checkpoint.policy_dir)
         self.reference = self._make_reference(started=checkpoint is None)
-        if not is_run(self.run_dir):
+        if is_run(self.run_dir):
+            continue_run(self.run_dir, config)
+        else:
             create_run(self.run_dir, config)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
-        self.pool = PairPool(self.run_dir / "run.sqlite")
+        self.pool = PairPool(self.run_dir / STORE)
         self.reward = make_reward(config, self.pool)
-        self.store = RunStore(self.run_dir / "run.sqlite")
+        self.store = RunStore(self.run_dir / STORE)
         if checkpoint is None:
             self.pool.truncate(0)
         else:
