@@ -24,11 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments; None takes those of the process.
 
     Returns:
-        0 if all went well, 2 for input that cannot be used, 130 after an interrupt.
+        0 if all went well, 1 for errors that ``wmrl tasks check`` finds, 2 for input that cannot be used,
+        130 after an interrupt.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["tiny-coder"]:
         return _guarded(lambda: _tiny_coder(arguments[1:]))
+    if arguments[:1] == ["tasks"]:
+        return _guarded(lambda: _tasks(arguments[1:]))
     options = _parser().parse_args(arguments)
     return _guarded(lambda: options.run(options))
 
@@ -58,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write a run's report, one HTML page")
     report.add_argument("run_dir", metavar="RUN", type=Path)
     report.set_defaults(run=_report)
+    commands.add_parser("tasks", help="list competitions, show one, check or import a folder", add_help=False)
     commands.add_parser("tiny-coder", help="`wmrl tiny-coder build` makes the bundled models again")
     return parser
 
@@ -171,6 +175,12 @@ def _report(options: argparse.Namespace) -> int:
 
     print(write_report(options.run_dir))
     return 0
+
+
+def _tasks(arguments: list[str]) -> int:
+    from wmrl_agents.tasks import main as tasks
+
+    return tasks(arguments)
 
 
 def _tiny_coder(arguments: list[str]) -> int:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +18,7 @@ from wmrl_envs.autoresearch.tables import UnreadableError, read_table
 if TYPE_CHECKING:
     from wmrl_envs.autoresearch.competition import Competition, Half
 
-__all__ = ["Finding", "check_competition"]
+__all__ = ["HALVES", "Check", "Finding", "check_competition", "run_checks"]
 
 HALVES: tuple[Half, Half] = ("public", "private")
 
@@ -41,6 +41,10 @@ class Finding:
         return f"{self.where} {self.message}"
 
 
+Check = Callable[["Competition"], Iterable[Finding]]
+"""Looks at one side of a competition, and says what it finds."""
+
+
 def check_competition(competition: Competition) -> list[Finding]:
     """Check a competition's tables against each other, the answers' values and the leaderboards.
 
@@ -50,15 +54,19 @@ def check_competition(competition: Competition) -> list[Finding]:
     Returns:
         Everything that was found, errors first. Empty for a sound competition.
     """
-    findings = _run(_columns, competition)
+    findings = run_checks(competition, [_columns])
     if not findings:  # the other checks rely on the columns
-        for check in (_description, _answers, _values, _ids, _leaderboards):
-            findings += _run(check, competition)
-    unique = dict.fromkeys(findings)  # several checks may stumble over one unreadable table
-    return sorted(unique, key=lambda finding: finding.severity)
+        findings = run_checks(competition, (_description, _answers, _values, _ids, _leaderboards))
+    return findings
 
 
-def _run(check: Callable[[Competition], Iterator[Finding]], competition: Competition) -> list[Finding]:
+def run_checks(competition: Competition, checks: Iterable[Check]) -> list[Finding]:
+    """What some checks find, errors first, nothing twice: several may stumble over one unreadable table."""
+    findings = dict.fromkeys(finding for check in checks for finding in _run(check, competition))
+    return sorted(findings, key=lambda finding: finding.severity)
+
+
+def _run(check: Check, competition: Competition) -> list[Finding]:
     """What one check finds; a table that it cannot read is a finding."""
     try:
         return list(check(competition))

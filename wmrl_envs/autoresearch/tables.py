@@ -48,18 +48,21 @@ def read_columns(path: Path) -> list[str]:
     return header.iloc[0].tolist()
 
 
-def read_table(path: Path, columns: list[str] | None = None, text: list[str] | None = None) -> pd.DataFrame:
+def read_table(
+    path: Path, columns: list[str] | None = None, text: list[str] | None = None, separator: str = ","
+) -> pd.DataFrame:
     """A table whose empty cells are empty texts, never NaN.
 
     Args:
         path: The file.
         columns: Columns to read, all of them for None.
         text: Columns to read as text, as they stand; the others are numbers where all their cells are.
+        separator: What stands between two cells.
 
     Raises:
         UnreadableError: The file is no CSV table in UTF-8.
     """
-    return _read(path, usecols=columns, dtype=dict.fromkeys(text or [], str))
+    return _read(path, usecols=columns, dtype=dict.fromkeys(text or [], str), sep=separator)
 
 
 def _read(path: Path, **options: Any) -> pd.DataFrame:
