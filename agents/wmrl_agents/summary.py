@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wmrl_agents.grpo.config import GRPOConfig
+
 __all__ = ["print_evaluation", "print_summary"]
 
 _ROWS = (("score", "score"), ("failing scripts", "failing"), ("percentile of valid scripts", "valid_score"))
@@ -43,6 +45,7 @@ def _cells(numbers: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def print_summary(
     console: Console,
+    config: GRPOConfig,
     metrics: Sequence[Mapping[str, Any]],
     before: Mapping[str, Any] | None,
     after: Mapping[str, Any] | None,
@@ -51,6 +54,7 @@ def print_summary(
 
     Args:
         console: Where to.
+        config: The run's settings.
         metrics: One mapping a step.
         before: Evaluation of the starting policy, if there is one.
         after: Evaluation of the trained one, if there is one.
@@ -69,7 +73,8 @@ def print_summary(
         f"executions in training: {used} of the {would_use} that real-execution GRPO would have used{share}; "
         f"{repeated} of them repeated an earlier program",
         f"steps with a fitted map: {mapped} of {steps}; with rho other than 1: {weighted} of {steps}; "
-        f"with both: {both} of {steps}",
+        f"with both: {both} of {steps}; the map is fitted from {config.min_pairs} pairs on, and again every "
+        f"{config.refit_every} (the paper: 200 and 64)",
     )
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)

@@ -78,7 +78,8 @@ def _run(config: GRPOConfig, run_dir: Path) -> int:
     if not finished:
         _say(console, f"stopped; to go on: wmrl train --resume {run_dir}")
         return 130
-    print_summary(console, read_metrics(run_dir), _read(run_dir / BEFORE), _read(run_dir / AFTER))
+    evaluations = _read(run_dir / BEFORE), _read(run_dir / AFTER)
+    print_summary(console, config, read_metrics(run_dir), *evaluations)
     from wmrl_agents.report import write_report
 
     _say(console, f"report: {write_report(run_dir)}")

@@ -154,12 +154,13 @@ def test_summary_tells_failures_from_quality_and_counts_executions():
         }
         for step, rho in enumerate((1.0, 1.0, 2.0, 2.5))
     ]
-    text = shown(print_summary, metrics, evaluation(0.3, 0.6, 0.5), evaluation(0.5, 0.8, 0.625))
+    text = shown(print_summary, CONFIG, metrics, evaluation(0.3, 0.6, 0.5), evaluation(0.5, 0.8, 0.625))
     rows = [" ".join(line.replace("│", " ").split()) for line in text.splitlines()]
     assert "score 0.300 0.500 +0.200" in rows
     assert "failing scripts 40% 20% -20%" in rows
     assert "percentile of valid scripts 0.500 0.625 +0.125" in rows
     assert "32 of the 256 that real-execution GRPO would have used (12.5%)" in text
+    assert "from 200 pairs on, and again every 64" in text
     assert "with a fitted map: 3 of 4; with rho other than 1: 2 of 4; with both: 2 of 4" in text
 
 
@@ -173,9 +174,9 @@ def test_summary_of_a_run_without_evaluations_or_programs():
             "rho": 1.0,
         }
     ]
-    assert "0 of the 0" in shown(print_summary, metrics, None, None)
+    assert "0 of the 0" in shown(print_summary, CONFIG, metrics, None, None)
     assert "- 0.500 -" in " ".join(
-        shown(print_summary, metrics, None, evaluation(0.5, 0.8, None)).replace("│", " ").split()
+        shown(print_summary, CONFIG, metrics, None, evaluation(0.5, 0.8, None)).replace("│", " ").split()
     )
 
 
