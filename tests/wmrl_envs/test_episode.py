@@ -157,3 +157,50 @@ def test_any_episode_ends_in_time_with_a_score_or_a_reason(steps, trajectory_sco
     score = episode.score
     assert (score is None) == (episode.scored is not None and episode.scored[1].score is None)
     assert score is None or 0.0 <= score <= 1.0
+
+
+def test_limits_hold_for_the_task_and_for_every_observation():
+    episode = Episode(COMPETITION, max_turns=3, overview_limit=100, observation_limit=80)
+    task = task_text(COMPETITION)
+    assert len(episode.observation) <= 100
+    assert episode.observation == episode.overview
+    assert task.startswith(episode.observation.partition("\n[... ")[0])
+    assert task.endswith(episode.observation.rpartition(" ...]\n")[2])
+    episode.reply("request_info")
+    assert len(episode.observation) <= 80
+    episode.reply(CODE)
+    episode.receive(Evaluation(Outcome("error", stdout="x" * 500, stderr="y" * 500 + "\nNameError: z")))
+    assert len(episode.observation) <= 80
+    assert episode.observation.startswith("status: error")
+    assert episode.observation.endswith("NameError: z")
+    assert episode.turns[-1].observation == episode.observation
+
+
+def test_limits_count_the_tokens_of_the_agent():
+    long = Evaluation(Outcome("error", stderr="word " * 5000))
+    episode = Episode(COMPETITION, observation_limit=70, count_tokens=lambda text: len(text.split()))
+    assert episode.observation == task_text(COMPETITION)
+    episode.reply(CODE)
+    episode.receive(long)
+    assert 60 <= len(episode.observation.split()) <= 70
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"reward": "raw"}, {"feedback_score": "all"}, {"observation_limit": 63}, {"overview_limit": 0}],
+)
+def test_bad_options(settings):
+    with pytest.raises(ConfigError, match=f"{next(iter(settings))} must be"):
+        Episode(COMPETITION, **settings)
+
+
+@pytest.mark.parametrize(("feedback_score", "raw_is_told"), [("raw", True), ("none", False)])
+def test_the_score_is_told_as_asked(feedback_score, raw_is_told):
+    episode = Episode(COMPETITION, feedback_score=feedback_score)
+    episode.reply(CODE)
+    episode.receive(good(0.25))
+    episode.reply("submit")
+    for turn in episode.turns:
+        assert ("0.9000" in turn.observation) == raw_is_told
+        assert "0.25" not in turn.observation
+    assert episode.score == 0.25

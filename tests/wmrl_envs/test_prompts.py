@@ -1,8 +1,16 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wmrl_envs.autoresearch.competition import load_competition
-from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, cut_middle, outcome_text, task_text
+from wmrl_envs.autoresearch.prompts import (
+    AGENT_SYSTEM_PROMPT,
+    cut_middle,
+    fit,
+    outcome_text,
+    submitted_text,
+    task_text,
+)
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome
 
 from .folders import write_folder
@@ -69,3 +77,43 @@ def test_cut_middle(text, max_chars):
         assert text.startswith(head)
         assert text.endswith(rest)
         assert len(head) + len(rest) == max_chars
+
+
+@pytest.mark.parametrize(
+    ("feedback_score", "expected"),
+    [
+        ("percentile+raw", "status: ok\naccuracy: 0.9000\npercentile: 0.25\nstdout:\nhello"),
+        ("raw", "status: ok\naccuracy: 0.9000\nstdout:\nhello"),
+        ("none", "status: ok\nstdout:\nhello"),
+    ],
+)
+def test_what_is_told_of_the_score(feedback_score, expected):
+    graded = Evaluation(Outcome("ok", stdout="hello"), Grade("ok", score=0.9, percentile=0.25))
+    assert outcome_text(graded, DIGITS, feedback_score=feedback_score) == expected
+    assert submitted_text(graded, DIGITS, feedback_score=feedback_score).endswith(expected)
+    failed = Evaluation(Outcome("ok"), Grade("bad_ids", message="2 ids are missing."))
+    assert outcome_text(failed, DIGITS, feedback_score=feedback_score).endswith("message: 2 ids are missing.")
+
+
+def words(text):
+    return len(text.split())
+
+
+@given(st.text(max_size=600), st.integers(64, 400))
+def test_a_text_is_cut_as_little_as_makes_it_fit(text, limit):
+    cut = fit(text, limit)
+    assert len(cut) <= limit
+    if len(text) <= limit:
+        assert cut == text
+    else:
+        assert len(cut) >= limit - 3  # the note's number may grow or shrink by a digit
+        assert text.startswith(cut.partition("\n[... ")[0])
+    assert fit(text, None) == text
+
+
+@given(st.lists(st.sampled_from(["a", "bb", "ccc"]), max_size=300), st.integers(64, 100))
+def test_texts_are_measured_as_the_caller_says(parts, limit):
+    text = " ".join(parts)
+    cut = fit(text, limit, words)
+    assert words(cut) <= limit
+    assert (cut == text) == (len(parts) <= limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from gymnasium.error import ResetNeeded
 
 from wmrl_envs.autoresearch.competition import Competition, Half, competition_names, load_competition
 from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
-from wmrl_envs.autoresearch.prompts import task_text
+from wmrl_envs.autoresearch.prompts import FeedbackScore
+from wmrl_envs.autoresearch.rewards import RewardKind
 from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.errors import ConfigError
-from wmrl_envs.evaluation import Evaluator
+from wmrl_envs.evaluation import Evaluation, Evaluator, Solution
 from wmrl_envs.spaces import UnicodeText
 
 __all__ = ["AutoResearchEnv", "make_dsbench"]
@@ -26,9 +28,10 @@ _OPTIONS = ("competition", "evaluator", "group")
 class AutoResearchEnv(gym.Env[str, str]):
     """An agent writes programs that solve a competition, and is rewarded with its place on the leaderboard.
 
-    An action is a reply: text with one program in a ```` ```python ```` block, or the word ``submit``
-    (`wmrl_envs.autoresearch.replies` has all rules). The first observation is the task, each later one says
-    what came of the last reply. The episode ends after ``max_turns`` replies or with ``submit``.
+    An action is a reply: text with one program in a ```` ```python ```` block, the word ``submit``, or
+    ``request_info`` with the name of what is wanted: overview, sample_submission, data_structure, name or
+    metadata (`wmrl_envs.autoresearch.replies` has all rules). The first observation is the task, each later
+    one says what came of the last reply. The episode ends after ``max_turns`` replies or with ``submit``.
 
     The reward is 0.0 until the last step, which carries the trajectory's score: a leaderboard percentile in
     [0, 1], 0 for a program that fails. Where the score is *missing* (the machine failed, not the program) the
@@ -53,6 +56,14 @@ class AutoResearchEnv(gym.Env[str, str]):
         trajectory_score: ``final`` scores the last program, ``best`` the best one.
         half: Half of the test rows that gives the score: ``public`` to train, ``private`` to evaluate.
         evaluator: Who evaluates programs; None executes them in the sandbox.
+        reward: ``percentile``, or ``graded``, which also values attempts: 0 for what is no Python, 0.1 for a
+            program that fails, 0.2 for one without a valid submission, else 0.5 plus half the percentile.
+        feedback_score: What the agent is told of its score: ``percentile+raw``, the ``raw`` metric value
+            alone, or ``none``. The info tells both in any case: it is the harness's, not the agent's.
+        observation_limit: Longest observation after a reply; the middle of a longer one is cut. None for any.
+        overview_limit: Longest first observation, likewise.
+        count_tokens: Measures texts for the two limits, such as the agent's tokenizer does; None counts
+            characters.
         render_mode: ``ansi`` makes `render` return the episode so far as text.
 
     Raises:
@@ -82,6 +93,11 @@ class AutoResearchEnv(gym.Env[str, str]):
         trajectory_score: TrajectoryScore = "final",
         half: Half = "public",
         evaluator: Evaluator | None = None,
+        reward: RewardKind = "percentile",
+        feedback_score: FeedbackScore = "percentile+raw",
+        observation_limit: int | None = None,
+        overview_limit: int | None = None,
+        count_tokens: Callable[[str], int] | None = None,
         render_mode: str | None = None,
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
@@ -94,14 +110,23 @@ class AutoResearchEnv(gym.Env[str, str]):
         self.evaluator = evaluator
         self.half: Half = half
         self.episode: Episode | None = None
-        self._settings: dict[str, Any] = {"max_turns": max_turns, "trajectory_score": trajectory_score}
+        self._settings: dict[str, Any] = {
+            "max_turns": max_turns,
+            "trajectory_score": trajectory_score,
+            "half": half,
+            "reward": reward,
+            "feedback_score": feedback_score,
+            "observation_limit": observation_limit,
+            "overview_limit": overview_limit,
+            "count_tokens": count_tokens,
+        }
         self._choices = competition_names(data_root, "train") if competition is None else [competition]
         if not self._choices:
             raise ConfigError(
                 f"{data_root} has no competition of the train split: name one of another split."
             )
         self._new_episode(self._choices[0])  # so that what is wrong is said now, not at the first reset
-        self._episode_evaluator: Evaluator | None = None
+        self.episode_evaluator: Evaluator | None = None
         self._sandbox_evaluator: SandboxEvaluator | None = None
 
     def reset(
@@ -127,7 +152,7 @@ class AutoResearchEnv(gym.Env[str, str]):
             raise ConfigError(f"Unknown reset option '{unknown[0]}': choose among {', '.join(_OPTIONS)}.")
         drawn = self._choices[int(self.np_random.integers(len(self._choices)))]
         self.episode = self._new_episode(options.get("competition") or drawn)
-        self._episode_evaluator = options.get("evaluator")
+        self.episode_evaluator = options.get("evaluator")
         return self.episode.observation, self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -141,18 +166,32 @@ class AutoResearchEnv(gym.Env[str, str]):
             ResetNeeded: No episode has begun, or it is over.
             ConfigError: The action is not in the action space.
         """
-        episode = self._begun()
-        if episode.done:
+        self.check_action(action)
+        solution = self.take(action)
+        if solution is None:
+            return self.conclude()
+        evaluator = self.episode_evaluator or self.default_evaluator
+        [evaluation] = evaluator.evaluate([solution])
+        return self.conclude(evaluation)
+
+    def check_action(self, action: str) -> None:
+        """The first part of `step`: raise what it raises, change nothing."""
+        if self._begun().done:
             raise ResetNeeded("The episode is over: call reset() before the next step().")
         if action not in self.action_space:
             raise ConfigError(
                 f"An action is a text of at most {MAX_CHARACTERS:,} Unicode characters, "
                 f"not {type(action).__name__} {str(action)[:40]!r}."
             )
-        solution = episode.reply(action)
-        if solution is not None:
-            evaluator = self._episode_evaluator or self.default_evaluator
-            [evaluation] = evaluator.evaluate([solution])
+
+    def take(self, action: str) -> Solution | None:
+        """The second part: take a reply that was checked; returns the solution to evaluate, if it has one."""
+        return self._begun().reply(action)
+
+    def conclude(self, evaluation: Evaluation | None = None) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """The last part: take the evaluation, if there was a solution, and return what `step` returns."""
+        episode = self._begun()
+        if evaluation is not None:
             episode.receive(evaluation)
         return episode.observation, self._reward(), episode.done, False, self._info()
 
@@ -164,7 +203,7 @@ class AutoResearchEnv(gym.Env[str, str]):
             )
             return None
         episode = self._begun()
-        parts = [task_text(episode.competition)]
+        parts = [episode.overview]
         for number, turn in enumerate(episode.turns, start=1):
             parts += [
                 f"----- reply {number} -----",
@@ -189,7 +228,7 @@ class AutoResearchEnv(gym.Env[str, str]):
     def _new_episode(self, competition: Competition | str | Path) -> Episode:
         if not isinstance(competition, Competition):
             competition = load_competition(competition, self.data_root, self.dojo_root)
-        return Episode(competition, half=self.half, **self._settings)
+        return Episode(competition, **self._settings)
 
     def _begun(self) -> Episode:
         if self.episode is None:

@@ -6,13 +6,24 @@ one. At most ``max_turns`` replies; it ends at the last of them, or at an explic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from wmrl_envs.autoresearch import replies
 from wmrl_envs.autoresearch.competition import Competition, Half
-from wmrl_envs.autoresearch.prompts import no_code_text, outcome_text, submitted_text, task_text
+from wmrl_envs.autoresearch.information import information
+from wmrl_envs.autoresearch.prompts import (
+    FEEDBACK_SCORES,
+    FeedbackScore,
+    fit,
+    no_code_text,
+    outcome_text,
+    submitted_text,
+    task_text,
+)
 from wmrl_envs.autoresearch.replies import Reply
+from wmrl_envs.autoresearch.rewards import REWARDS, RewardKind, worth
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Solution
 
@@ -45,6 +56,7 @@ class Turn:
         return self.evaluation.status if self.evaluation is not None else _STATUS[self.reply.kind]
 
 
+MIN_LIMIT = 64
 _STATUS = {"malformed": "no_code", "request_info": "request_info", "submit": "submitted"}
 
 
@@ -56,6 +68,12 @@ class Episode:
         max_turns: Number of replies after which the episode ends.
         trajectory_score: ``final`` takes the score of the last turn that held code, ``best`` the best one.
         half: Which half of the test rows gives the score; recorded for whoever evaluates the solutions.
+        reward: What a turn is worth: see `wmrl_envs.autoresearch.rewards`.
+        feedback_score: What the agent is told of its score: metric value and percentile
+            (``percentile+raw``), the metric value (``raw``), or ``none`` of them.
+        observation_limit: Longest observation after a reply; the middle of a longer one is cut. None for any.
+        overview_limit: Longest first observation, the task, likewise.
+        count_tokens: Measures texts for the two limits; None counts characters.
 
     Raises:
         ConfigError: An argument is out of its range.
@@ -77,18 +95,32 @@ class Episode:
         max_turns: int = 4,
         trajectory_score: TrajectoryScore = "final",
         half: Half = "public",
+        reward: RewardKind = "percentile",
+        feedback_score: FeedbackScore = "percentile+raw",
+        observation_limit: int | None = None,
+        overview_limit: int | None = None,
+        count_tokens: Callable[[str], int] | None = None,
     ) -> None:
         if max_turns < 1:
             raise ConfigError(f"max_turns must be at least 1, not {max_turns}.")
-        if trajectory_score not in ("final", "best"):
-            raise ConfigError(f"trajectory_score must be 'final' or 'best', not {trajectory_score!r}.")
-        if half not in ("public", "private"):
-            raise ConfigError(f"half must be 'public' or 'private', not {half!r}.")
+        _require_one_of("trajectory_score", trajectory_score, ("final", "best"))
+        _require_one_of("half", half, ("public", "private"))
+        _require_one_of("reward", reward, REWARDS)
+        _require_one_of("feedback_score", feedback_score, FEEDBACK_SCORES)
+        for name, limit in (("observation_limit", observation_limit), ("overview_limit", overview_limit)):
+            if limit is not None and limit < MIN_LIMIT:
+                raise ConfigError(f"{name} must be None or at least {MIN_LIMIT}, not {limit}.")
         self.competition = competition
         self.max_turns = max_turns
         self.trajectory_score = trajectory_score
         self.half = half
-        self.observation = task_text(competition)
+        self.reward = reward
+        self.feedback_score = feedback_score
+        self.observation_limit = observation_limit
+        self.overview_limit = overview_limit
+        self.measure = count_tokens or len
+        self.overview = fit(task_text(competition), overview_limit, self.measure)
+        self.observation = self.overview
         self.done = False
         self.turns: list[Turn] = []
         self._waiting: tuple[str, Reply, Solution] | None = None
@@ -133,7 +165,7 @@ class Episode:
             solution = Solution(self.competition, reply.code, self.turn)
             self._waiting = (text, reply, solution)
             return solution
-        self._end_turn(Turn(text, reply, None, None, self._answer(reply)))
+        self._end_turn(text, reply, None, None, self._answer(reply))
         return None
 
     def receive(self, evaluation: Evaluation) -> None:
@@ -146,7 +178,8 @@ class Episode:
             raise RuntimeError("No evaluation is waited for: call reply() with code first.")
         text, reply, solution = self._waiting
         self._waiting = None
-        self._end_turn(Turn(text, reply, solution, evaluation, outcome_text(evaluation, self.competition)))
+        observation = outcome_text(evaluation, self.competition, feedback_score=self.feedback_score)
+        self._end_turn(text, reply, solution, evaluation, observation)
 
     @property
     def scored(self) -> tuple[Solution, Evaluation] | None:
@@ -159,22 +192,40 @@ class Episode:
             return None
         if self.trajectory_score == "final":
             return pairs[-1]
-        return max(pairs, key=lambda pair: -1.0 if pair[1].score is None else pair[1].score)
+        worths = [self.worth(evaluation) for _, evaluation in pairs]
+        return pairs[max(range(len(pairs)), key=lambda i: -1.0 if worths[i] is None else worths[i])]
 
     @property
     def score(self) -> float | None:
         """Score in [0, 1] of the turns so far; 0 if none held code, None if the score is missing."""
         scored = self.scored
-        return 0.0 if scored is None else scored[1].score
+        return 0.0 if scored is None else self.worth(scored[1])
+
+    def worth(self, evaluation: Evaluation) -> float | None:
+        """What an evaluation is worth in [0, 1], by the reward of this episode; None if that is missing."""
+        return worth(evaluation, self.reward)
 
     def _answer(self, reply: Reply) -> str:
         if reply.kind == "request_info":
-            return task_text(self.competition)
+            return information(self.competition, reply.wanted)
         if reply.kind == "submit":
-            return submitted_text(self.scored[1] if self.scored else None, self.competition)
+            last = self.scored[1] if self.scored else None
+            return submitted_text(last, self.competition, feedback_score=self.feedback_score)
         return no_code_text(reply)
 
-    def _end_turn(self, turn: Turn) -> None:
-        self.turns.append(turn)
-        self.observation = turn.observation
-        self.done = self.turn == self.max_turns or turn.reply.kind == "submit"
+    def _end_turn(
+        self,
+        text: str,
+        reply: Reply,
+        solution: Solution | None,
+        evaluation: Evaluation | None,
+        observation: str,
+    ) -> None:
+        self.observation = fit(observation, self.observation_limit, self.measure)
+        self.turns.append(Turn(text, reply, solution, evaluation, self.observation))
+        self.done = self.turn == self.max_turns or reply.kind == "submit"
+
+
+def _require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 
@@ -11,7 +13,22 @@ from wmrl_envs.autoresearch.competition import Competition
 from wmrl_envs.autoresearch.replies import Reply
 from wmrl_envs.evaluation import Evaluation
 
-__all__ = ["AGENT_SYSTEM_PROMPT", "cut_middle", "no_code_text", "outcome_text", "submitted_text", "task_text"]
+__all__ = [
+    "AGENT_SYSTEM_PROMPT",
+    "FEEDBACK_SCORES",
+    "FeedbackScore",
+    "column_names",
+    "cut_middle",
+    "fit",
+    "no_code_text",
+    "outcome_text",
+    "submitted_text",
+    "task_text",
+]
+
+FeedbackScore = Literal["percentile+raw", "raw", "none"]
+
+FEEDBACK_SCORES: tuple[FeedbackScore, ...] = ("percentile+raw", "raw", "none")
 
 AGENT_SYSTEM_PROMPT = (
     "You are a machine-learning engineer who solves competitions with Python programs.\n"
@@ -42,7 +59,7 @@ def task_text(competition: Competition) -> str:
         "Files in DATA_DIR:",
     ]
     for path in sorted(competition.public_dir.iterdir()):
-        if path.suffix == ".csv" and (columns := _columns(path)):
+        if path.suffix == ".csv" and (columns := column_names(path)):
             lines.append(f"- {path.name}: {columns}")
         elif path.name != "description.md":
             lines.append(f"- {path.name}")
@@ -50,7 +67,7 @@ def task_text(competition: Competition) -> str:
     return "\n".join(lines)
 
 
-def _columns(path: Path) -> str:
+def column_names(path: Path) -> str:
     """The columns of a table; nothing for a file that is none in spite of its name."""
     try:
         columns = [str(column) for column in pd.read_csv(path, nrows=0).columns]
@@ -62,20 +79,29 @@ def _columns(path: Path) -> str:
     return ", ".join(columns)
 
 
-def outcome_text(evaluation: Evaluation, competition: Competition, *, max_chars: int = 4000) -> str:
+def outcome_text(
+    evaluation: Evaluation,
+    competition: Competition,
+    *,
+    max_chars: int = 4000,
+    feedback_score: FeedbackScore = "percentile+raw",
+) -> str:
     """The observation after a reply with code; a world model is asked for the same words.
 
     Args:
         evaluation: What happened, or what is predicted to happen.
         competition: The competition.
         max_chars: Longest stretch of each output stream that is shown; the middle of longer ones is cut.
+        feedback_score: What is told of the score: metric value and percentile, the metric value, or nothing.
     """
     lines = [f"status: {evaluation.status}"]
     grade, outcome = evaluation.grade, evaluation.outcome
     if grade is not None and grade.status == "ok":
-        if grade.score is not None:  # a world model may predict the percentile alone
+        # A world model may predict the percentile alone.
+        if grade.score is not None and feedback_score != "none":
             lines.append(f"{competition.metric.name}: {grade.score:.4f}")
-        lines.append(f"{competition.score_kind}: {grade.percentile:.2f}")
+        if feedback_score == "percentile+raw":
+            lines.append(f"{competition.score_kind}: {grade.percentile:.2f}")
     elif grade is not None and grade.message:
         lines.append(f"message: {grade.message}")
     if outcome is not None:
@@ -93,11 +119,17 @@ def no_code_text(reply: Reply) -> str:
     )
 
 
-def submitted_text(evaluation: Evaluation | None, competition: Competition) -> str:
+def submitted_text(
+    evaluation: Evaluation | None,
+    competition: Competition,
+    *,
+    feedback_score: FeedbackScore = "percentile+raw",
+) -> str:
     """The observation after the episode was ended by an explicit submit."""
     if evaluation is None:
         return "status: submitted\nmessage: No program was sent, so the score is 0."
-    return f"status: submitted\nmessage: This result stands.\n{outcome_text(evaluation, competition)}"
+    outcome = outcome_text(evaluation, competition, feedback_score=feedback_score)
+    return f"status: submitted\nmessage: This result stands.\n{outcome}"
 
 
 def cut_middle(text: str, max_chars: int) -> str:
@@ -110,3 +142,27 @@ def cut_middle(text: str, max_chars: int) -> str:
     head = max_chars // 3
     tail = max_chars - head
     return f"{text[:head]}\n[... {len(text) - max_chars} characters cut ...]\n{text[len(text) - tail :]}"
+
+
+def fit(text: str, limit: int | None, measure: Callable[[str], int] = len) -> str:
+    """Cut as little out of the middle of a text as makes it fit, the note on the cut included.
+
+    Args:
+        text: The text.
+        limit: Largest measure that it may have; None for any.
+        measure: What is limited: the number of characters, or of a tokenizer's tokens.
+
+    Example:
+        >>> fit("one two three four five six seven eight", 8, lambda text: len(text.split()))
+        'one \\n[... 25 characters cut ...]\\neven eight'
+    """
+    if limit is None or measure(text) <= limit:
+        return text
+    low, high = 0, len(text)
+    while low < high:  # the most characters that can be kept
+        middle = (low + high + 1) // 2
+        if measure(cut_middle(text, middle)) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return cut_middle(text, low)
