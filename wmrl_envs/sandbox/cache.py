@@ -15,7 +15,8 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from wmrl_envs.evaluation import Grade
 from wmrl_envs.sandbox.job import Job, Result
 from wmrl_envs.sandbox.scratch import new_file
 
-__all__ = ["ExecutionCache"]
+__all__ = ["CacheStats", "ExecutionCache"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS executions (
@@ -40,6 +41,25 @@ CREATE TABLE IF NOT EXISTS grades (
 ) WITHOUT ROWID;
 """
 BUSY_S = 60.0
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """What a cache holds.
+
+    Attributes:
+        entries: Stored results by status, the most frequent first.
+        grades: Number of stored grades.
+        seconds: What the stored results once cost, in seconds of execution.
+        submission_bytes: Size of all submissions, compressed.
+        file_bytes: Size of the whole file.
+    """
+
+    entries: dict[str, int]
+    grades: int
+    seconds: float
+    submission_bytes: int
+    file_bytes: int
 
 
 class ExecutionCache:
@@ -62,6 +82,47 @@ class ExecutionCache:
     def __len__(self) -> int:
         with self._transaction() as connection:
             return int(connection.execute("SELECT COUNT(*) FROM executions").fetchone()[0])
+
+    @classmethod
+    def existing(cls, path: str | Path) -> ExecutionCache:
+        """Open a cache that is there already; nothing is made, and no other kind of file is touched.
+
+        Raises:
+            SandboxError: There is no such file, or it is not a cache.
+        """
+        uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+        try:
+            with closing(sqlite3.connect(uri, uri=True)) as connection:
+                tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        except sqlite3.Error as error:
+            raise SandboxError(f"There is no execution cache at {path}: {error}.") from error
+        if not {"executions", "grades"} <= tables:
+            raise SandboxError(f"{path} is a database, but not an execution cache.")
+        return cls(path)
+
+    def stats(self) -> CacheStats:
+        """Count what is stored."""
+        status = "SELECT json_extract(result, '$.status') AS s, COUNT(*) FROM executions"
+        sums = "SELECT TOTAL(json_extract(result, '$.seconds')), TOTAL(LENGTH(submission)) FROM executions"
+        with self._transaction() as connection:
+            entries = dict(connection.execute(f"{status} GROUP BY s ORDER BY 2 DESC, s").fetchall())
+            grades = connection.execute("SELECT COUNT(*) FROM grades").fetchone()[0]
+            seconds, submission_bytes = connection.execute(sums).fetchone()
+        return CacheStats(entries, grades, seconds, int(submission_bytes), self.path.stat().st_size)
+
+    def clear(self) -> int:
+        """Remove all results and grades, and give their room back to the disk.
+
+        Returns:
+            Number of removed results.
+        """
+        with self._transaction() as connection:
+            removed = connection.execute("DELETE FROM executions").rowcount
+            connection.execute("DELETE FROM grades")
+        with self._transaction() as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return removed
 
     @staticmethod
     def key(job: Job, fingerprint: str) -> str:
