@@ -129,6 +129,8 @@ class GRPOConfig:
     # Execution
     sandbox: Literal["bubblewrap", "unsafe"] = "bubblewrap"
     """Where solutions run; 'unsafe' is a plain subprocess with no protection at all."""
+    solution_python: str | None = None
+    """Python that runs solutions, as `wmrl sandbox setup` makes one; none means the one that runs this."""
     timeout_s: float = 60.0
     """Wall time of one execution."""
     memory_bytes: int = 2 * 1024**3

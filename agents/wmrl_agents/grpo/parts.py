@@ -112,7 +112,8 @@ def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> San
         SandboxError: It cannot be had on this machine.
     """
     limits = Limits(timeout_s=config.timeout_s, memory_bytes=config.memory_bytes)
-    sandbox = BubblewrapSandbox(limits) if config.sandbox == "bubblewrap" else UnsafeSandbox(limits)
+    engine = BubblewrapSandbox if config.sandbox == "bubblewrap" else UnsafeSandbox
+    sandbox = engine(limits, python=config.solution_python)
     return SandboxEvaluator(
         sandbox, half=half, cache=ExecutionCache(config.execution_cache or cache), workers=config.workers
     )
