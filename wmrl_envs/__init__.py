@@ -7,12 +7,16 @@ Importing this package registers them::
 
     env = gym.make("wmrl/MLEDojo-v0", competition="breast-cancer")
 
-``gym.make("wmrl_envs:wmrl/MLEDojo-v0")`` imports it by itself.
+``gym.make("wmrl_envs:wmrl/MLEDojo-v0")`` imports it by itself, and ``gym.make_vec`` makes many at once.
 """
 
 from gymnasium.envs.registration import register
 
 __all__: list[str] = []
 
-register(id="wmrl/MLEDojo-v0", entry_point="wmrl_envs.autoresearch.env:AutoResearchEnv")
+register(
+    id="wmrl/MLEDojo-v0",
+    entry_point="wmrl_envs.autoresearch.env:AutoResearchEnv",
+    vector_entry_point="wmrl_envs.autoresearch.vector_env:AutoResearchVectorEnv",
+)
 register(id="wmrl/DSBench-v0", entry_point="wmrl_envs.autoresearch.env:make_dsbench")

@@ -13,6 +13,7 @@ from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel, c
 from wmrl_rewards.reward import WorldModelReward
 
 if TYPE_CHECKING:
+    from wmrl_rewards.vector_wrapper import WorldModelVectorRewardWrapper
     from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
     from wmrl_rewards.world_models.learned import LearnedWorldModel
     from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
@@ -34,6 +35,7 @@ __all__ = [
     "WorldModel",
     "WorldModelReward",
     "WorldModelRewardWrapper",
+    "WorldModelVectorRewardWrapper",
     "check_world_model",
     "fuse",
     "group_scale",
@@ -45,6 +47,7 @@ _LAZY = {
     "LearnedWorldModel": "wmrl_rewards.world_models.learned",
     "PredictedEvaluator": "wmrl_rewards.world_models.predicted_evaluator",
     "WorldModelRewardWrapper": "wmrl_rewards.wrapper",
+    "WorldModelVectorRewardWrapper": "wmrl_rewards.vector_wrapper",
 }
 
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorEnv
 
-from wmrl_envs.evaluation import Evaluation, Evaluator
+from wmrl_envs.evaluation import Evaluation, Evaluator, Solution
 from wmrl_rewards.errors import RewardError
 from wmrl_rewards.prediction import PredictionRequest, WorldModel
 
 if TYPE_CHECKING:
     from wmrl_envs.autoresearch.episode import Episode
+    from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
 
-__all__ = ["EpisodeScorer", "ReturnScorer", "Scored", "TrajectoryScorer", "trajectory_scorer"]
+__all__ = [
+    "EpisodeScorer",
+    "ReturnScorer",
+    "Scored",
+    "TrajectoryScorer",
+    "trajectory_scorer",
+    "trajectory_scorers",
+]
 
 Scored = tuple[float | None, str | None]
 """A score, and why there is none."""
@@ -44,12 +53,14 @@ class TrajectoryScorer(Protocol):
         """Real score of the finished episode, if it needs neither execution nor prediction."""
         ...
 
-    def real(self, anchor: bool) -> Scored:
-        """Real score of the finished episode."""
+    @classmethod
+    def real(cls, scorers: Sequence[Self], anchors: Sequence[bool]) -> list[Scored]:
+        """Real scores of several finished episodes, had at once; for each, whether it is an anchor's."""
         ...
 
-    def predicted(self, anchor: bool) -> Scored:
-        """What the world model says in its place."""
+    @classmethod
+    def predicted(cls, scorers: Sequence[Self], anchors: Sequence[bool]) -> list[Scored]:
+        """What the world model says in their place, asked once for all."""
         ...
 
 
@@ -58,20 +69,38 @@ def trajectory_scorer(
 ) -> TrajectoryScorer:
     """The scorer that fits an environment: an AutoResearch one says its episode and its evaluator."""
     if env.has_wrapper_attr("episode") and env.has_wrapper_attr("evaluator"):
-        return EpisodeScorer(env, world_model)
-    return ReturnScorer(env, world_model, score)
+        return EpisodeScorer(env, _predictor(world_model), lambda: env.get_wrapper_attr("default_evaluator"))
+    return ReturnScorer(_task(env), world_model, score)
+
+
+def trajectory_scorers(
+    envs: VectorEnv[Any, Any, Any], world_model: WorldModel, score: Callable[[float], float] | None
+) -> list[TrajectoryScorer]:
+    """A scorer for each member of a vector environment."""
+    inner: Any = envs.unwrapped
+    if not hasattr(inner, "members"):
+        return [ReturnScorer(_task(envs), world_model, score) for _ in range(envs.num_envs)]
+    predictor = _predictor(world_model)  # one for all, so that a step's programs are one batch
+    return [EpisodeScorer(env, predictor, lambda: inner.default_evaluator) for env in inner.members]
+
+
+def _predictor(world_model: WorldModel) -> PredictedEvaluator:
+    from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
+
+    return PredictedEvaluator(world_model)
+
+
+def _task(env: Any) -> str:
+    return type(env.unwrapped).__name__ if env.spec is None else str(env.spec.id)
 
 
 class ReturnScorer:
     """Any environment: the score is the return, the world model sees (observation, action) pairs."""
 
     def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        world_model: WorldModel,
-        score: Callable[[float], float] | None,
+        self, task: str, world_model: WorldModel, score: Callable[[float], float] | None = None
     ) -> None:
-        self._task = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+        self._task = task
         self._world_model = world_model
         self._score = score
         self.begin(None)
@@ -96,39 +125,64 @@ class ReturnScorer:
         """Never known beforehand."""
         return None
 
-    def real(self, anchor: bool) -> Scored:
-        """The return, mapped to [0, 1].
+    @classmethod
+    def real(cls, scorers: Sequence[Self], anchors: Sequence[bool]) -> list[Scored]:
+        """The returns, mapped to [0, 1].
 
         Raises:
-            RewardError: The score is not in [0, 1].
+            RewardError: A score is not in [0, 1].
         """
+        return [(scorer._mapped_return(), None) for scorer in scorers]
+
+    def _mapped_return(self) -> float:
         score = self._return if self._score is None else float(self._score(self._return))
         if not -_TOLERANCE <= score <= 1 + _TOLERANCE:
             what = "an episode's return is" if self._score is None else f"score({self._return}) is"
             raise RewardError(f"{what} {score}, not in [0, 1]: pass a `score` that maps every return there.")
-        return min(max(score, 0.0), 1.0), None
+        return min(max(score, 0.0), 1.0)
 
-    def predicted(self, anchor: bool) -> Scored:
-        """Ask the world model about the whole episode."""
-        request = PredictionRequest(
+    @classmethod
+    def predicted(cls, scorers: Sequence[Self], anchors: Sequence[bool]) -> list[Scored]:
+        """Ask the world model about the whole episodes."""
+        if not scorers:
+            return []
+        predictions = scorers[0]._world_model.predict([scorer._request() for scorer in scorers])
+        if len(predictions) != len(scorers):
+            raise RewardError(
+                f"The world model gave {len(predictions)} answers to {len(scorers)} requests; "
+                "check_world_model() tells what else is wrong with it."
+            )
+        for prediction in predictions:
+            if prediction.score is not None and not 0 <= prediction.score <= 1:
+                raise RewardError(
+                    f"The world model predicted the score {prediction.score}, which is not in [0, 1]."
+                )
+        return [(prediction.score, prediction.error) for prediction in predictions]
+
+    def _request(self) -> PredictionRequest:
+        return PredictionRequest(
             task=self._task, history=tuple(self._history), context={"observation": self._observation}
         )
-        (prediction,) = self._world_model.predict([request])
-        if prediction.score is not None and not 0 <= prediction.score <= 1:
-            raise RewardError(
-                f"The world model predicted the score {prediction.score}, which is not in [0, 1]."
-            )
-        return prediction.score, prediction.error
 
 
 class EpisodeScorer:
-    """An AutoResearch environment: predicted episodes are played by the world model, nothing is executed."""
+    """An AutoResearch environment: predicted episodes are played by the world model, nothing is executed.
 
-    def __init__(self, env: gym.Env[Any, Any], world_model: WorldModel) -> None:
-        from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
+    Args:
+        env: The environment, or the member of a vector environment.
+        predictor: The world model in an evaluator's place; one for all scorers that are asked together.
+        default_evaluator: Gives who executes where an episode names nobody.
+    """
 
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        predictor: PredictedEvaluator,
+        default_evaluator: Callable[[], Evaluator],
+    ) -> None:
         self._env = env
-        self._predictor = PredictedEvaluator(world_model)
+        self._predictor = predictor
+        self._default_evaluator = default_evaluator
         self._given: Evaluator | None = None
 
     @property
@@ -152,38 +206,57 @@ class EpisodeScorer:
         """0 where no program was sent."""
         return 0.0 if self._episode.scored is None else None
 
-    def real(self, anchor: bool) -> Scored:
-        """The episode's own score on an anchor; elsewhere its programs are executed now."""
-        if anchor:
-            return self._own()
-        return self._under(self._given or self._env.get_wrapper_attr("default_evaluator"))
+    @classmethod
+    def real(cls, scorers: Sequence[Self], anchors: Sequence[bool]) -> list[Scored]:
+        """The episodes' own scores on anchors; elsewhere their programs are executed now."""
+        executors = [
+            None if anchor else scorer._given or scorer._default_evaluator()
+            for scorer, anchor in zip(scorers, anchors, strict=True)
+        ]
+        return cls._scores(scorers, executors)
 
-    def predicted(self, anchor: bool) -> Scored:
-        """The episode's own score where the world model played; on an anchor it is asked now."""
-        if self._episode.scored is None:
-            return None, None
-        return self._under(self._predictor) if anchor else self._own()
+    @classmethod
+    def predicted(cls, scorers: Sequence[Self], anchors: Sequence[bool]) -> list[Scored]:
+        """The episodes' own scores where the world model played; on anchors it is asked now."""
+        predictors = [
+            scorer._predictor if anchor else None for scorer, anchor in zip(scorers, anchors, strict=True)
+        ]
+        return cls._scores(scorers, predictors)
+
+    @classmethod
+    def _scores(cls, scorers: Sequence[Self], evaluators: Sequence[Evaluator | None]) -> list[Scored]:
+        """Scores under other evaluators, each asked once for all; under the episode's own for None."""
+        scores: list[Scored] = [scorer._own() for scorer in scorers]
+        for evaluator in {id(evaluator): evaluator for evaluator in evaluators if evaluator}.values():
+            asked = [number for number, other in enumerate(evaluators) if other is evaluator]
+            programs = [scorers[number]._programs() for number in asked]
+            evaluations = iter(evaluator.evaluate([solution for batch in programs for solution in batch]))
+            for number, batch in zip(asked, programs, strict=True):
+                scores[number] = scorers[number]._best([next(evaluations) for _ in batch])
+        return scores
 
     def _own(self) -> Scored:
         scored = self._episode.scored
-        assert scored is not None
-        return _scored(scored[1])
+        return (None, None) if scored is None else self._scored(scored[1])
 
-    def _under(self, evaluator: Evaluator) -> Scored:
-        """Score of the same programs under another evaluator, by the same rule."""
+    def _programs(self) -> list[Solution]:
+        """The programs that can give the episode's score, by its own rule."""
         episode = self._episode
-        assert episode.scored is not None
-        solutions = [episode.scored[0]]
-        if episode.trajectory_score == "best":
-            solutions = [turn.solution for turn in episode.turns if turn.solution is not None]
-        scored = [_scored(evaluation) for evaluation in evaluator.evaluate(solutions)]
-        return max(scored, key=lambda pair: -1.0 if pair[0] is None else pair[0])
+        if episode.scored is None:
+            return []
+        if episode.trajectory_score == "final":
+            return [episode.scored[0]]
+        return [turn.solution for turn in episode.turns if turn.solution is not None]
 
+    def _best(self, evaluations: Sequence[Evaluation]) -> Scored:
+        scored = [self._scored(evaluation) for evaluation in evaluations]
+        return max(scored, key=lambda pair: -1.0 if pair[0] is None else pair[0], default=(None, None))
 
-def _scored(evaluation: Evaluation) -> Scored:
-    if evaluation.score is not None:
-        return evaluation.score, None
-    return None, evaluation.error or f"The evaluation ended with the status {evaluation.status}."
+    def _scored(self, evaluation: Evaluation) -> Scored:
+        score = self._episode.worth(evaluation)
+        if score is not None:
+            return score, None
+        return None, evaluation.error or f"The evaluation ended with the status {evaluation.status}."
 
 
 def _copied(value: Any) -> Any:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from wmrl_envs.errors import ConfigError
 from wmrl_rewards.groups import Group
 from wmrl_rewards.prediction import WorldModel
 from wmrl_rewards.reward import WorldModelReward
+from wmrl_rewards.scoring import Missing, blank_row, check_missing, score_episodes
 from wmrl_rewards.trajectories import trajectory_scorer
 
 __all__ = ["WorldModelRewardWrapper"]
@@ -72,12 +71,11 @@ class WorldModelRewardWrapper(gym.Wrapper[Any, Any, Any, Any], RecordConstructor
         anchor_fraction: float = 0.1,
         *,
         score: Callable[[float], float] | None = None,
-        missing: Literal["execute", "drop"] = "execute",
+        missing: Missing = "execute",
         reward: WorldModelReward | None = None,
         seed: int = 0,
     ) -> None:
-        if missing not in ("execute", "drop"):
-            raise ConfigError(f"missing must be 'execute' or 'drop', not {missing!r}.")
+        check_missing(missing)
         RecordConstructorArgs.__init__(
             self,
             _disable_deepcopy=True,
@@ -90,7 +88,7 @@ class WorldModelRewardWrapper(gym.Wrapper[Any, Any, Any, Any], RecordConstructor
         )
         self._saved_kwargs = _ByReference(self._saved_kwargs)
         super().__init__(env)
-        self.missing = missing
+        self.missing: Missing = missing
         self.reward = (
             WorldModelReward(anchor_fraction=anchor_fraction, seed=seed) if reward is None else reward
         )
@@ -109,7 +107,7 @@ class WorldModelRewardWrapper(gym.Wrapper[Any, Any, Any, Any], RecordConstructor
         inner_options = self._scorer.reset_options(options, self._group.anchor)
         observation, info = self.env.reset(seed=seed, options=inner_options or None)
         self._scorer.begin(observation)
-        info["wmrl"] = _row(self._group)
+        info["wmrl"] = blank_row(self._group)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -119,31 +117,12 @@ class WorldModelRewardWrapper(gym.Wrapper[Any, Any, Any, Any], RecordConstructor
             raise gym.error.ResetNeeded("The episode is over: call reset() before the next step().")
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._scorer.step(action, observation, float(reward))
-        info["wmrl"] = row = _row(group)
         if not (terminated or truncated):
+            info["wmrl"] = blank_row(group)
             return observation, 0.0, terminated, truncated, info
         self._group = None
-        return observation, self._score(group, row), terminated, truncated, info
-
-    def _score(self, group: Group, row: dict[str, Any]) -> float:
-        """Score a finished episode, tell its group, and fill in its row."""
-        predicted, prediction_error = self._scorer.predicted(group.anchor)
-        real, real_error = self._scorer.settled(), None
-        if real is None and (group.anchor or (predicted is None and self.missing == "execute")):
-            real, real_error = self._scorer.real(group.anchor)
-        self.reward.stream.finish(group, real, predicted)
-        calibrated = None if predicted is None else float(group.step.calibrate(predicted))
-        use_real = group.anchor or predicted is None
-        row.update(
-            source="real" if use_real and real is not None else row["source"],
-            predicted=predicted,
-            calibrated=calibrated,
-            real=real,
-            weight=group.weight,
-            error=real_error or prediction_error,
-        )
-        value = real if use_real else calibrated
-        return math.nan if value is None else value
+        [(score, info["wmrl"])] = score_episodes(self.reward.stream, [self._scorer], [group], self.missing)
+        return observation, score, terminated, truncated, info
 
 
 class _ByReference(dict[str, Any]):
@@ -151,16 +130,3 @@ class _ByReference(dict[str, Any]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ByReference:
         return self
-
-
-def _row(group: Group) -> dict[str, Any]:
-    return {
-        "source": "real" if group.anchor else "world_model",
-        "predicted": None,
-        "calibrated": None,
-        "real": None,
-        "weight": None,
-        "group": group.id,
-        "anchor": group.anchor,
-        "error": None,
-    }
