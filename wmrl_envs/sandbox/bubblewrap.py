@@ -6,7 +6,6 @@ for what it writes. It sees no network, no other process, none of the user's fil
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -22,7 +21,15 @@ from wmrl_envs.errors import SandboxError
 from wmrl_envs.sandbox.guards import Guard, find_guards
 from wmrl_envs.sandbox.interpreter import Interpreter, find_interpreter
 from wmrl_envs.sandbox.job import Job, Limits, Result
-from wmrl_envs.sandbox.launch import Channel, conclude, fingerprint, job_environment, runner_arguments
+from wmrl_envs.sandbox.launch import (
+    Channel,
+    check_readable,
+    conclude,
+    fingerprint,
+    job_environment,
+    new_uid,
+    runner_arguments,
+)
 from wmrl_envs.sandbox.mounts import DATA, JOB, SANDBOX_RUNNER, TMP, mounts
 from wmrl_envs.sandbox.scratch import remove_leftovers
 from wmrl_envs.sandbox.seccomp import assemble_filter
@@ -37,7 +44,6 @@ MISSING = (
 OLDEST = (0, 5)  # the first with --perms and --clearenv
 SIZES_SINCE = (0, 7)
 NO_NESTING_SINCE = (0, 8)
-FIRST_UID = 0x70000000  # the last block that no distribution hands out; room for 2**22 process ids x 64 jobs
 DROP_ROOT = ("--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
 NAMESPACES = ("ipc", "pid", "net", "uts", "cgroup-try")
 
@@ -48,7 +54,6 @@ class _Bubblewrap:
     version: tuple[int, ...]
 
 
-_JOBS = itertools.count()
 _WORKING: set[tuple[_Bubblewrap, Interpreter]] = set()
 
 
@@ -81,7 +86,22 @@ class BubblewrapSandbox:
     @property
     def fingerprint(self) -> str:
         """See `Sandbox.fingerprint`."""
-        return fingerprint("bubblewrap", self.limits, self.interpreter)
+        return fingerprint("bubblewrap", self.limits, self.interpreter.digest)
+
+    @property
+    def version(self) -> str:
+        """Version of bubblewrap."""
+        return ".".join(map(str, self._bubblewrap.version))
+
+    @property
+    def isolation(self) -> str:
+        """By what means a job has no rights, in words."""
+        return "a user id of its own for each job" if os.geteuid() == 0 else "a user namespace for each job"
+
+    @property
+    def memory_limiter(self) -> str:
+        """Who keeps the limits of memory and processes: "cgroup v2", "cgroup v1" or "watcher"."""
+        return self._guards.name
 
     def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
         """Run one job; see `Sandbox.run`.
@@ -92,7 +112,8 @@ class BubblewrapSandbox:
         Raises:
             SandboxError: The data cannot be read by the user that solutions run as.
         """
-        _check_readable(job.data_dir, os.geteuid())
+        if os.geteuid() == 0:
+            check_readable(job.data_dir)
         try:
             return self._run(job, cancel)
         except OSError as error:  # no process, descriptor or group could be had: the machine is full
@@ -145,7 +166,7 @@ class BubblewrapSandbox:
         """As root every job gets a user id of its own, so that limits per user are limits per job."""
         if os.geteuid() != 0:
             return []
-        uid = FIRST_UID + (os.getpid() % 2**22) * 64 + next(_JOBS) % 64
+        uid = new_uid()
         return ["/usr/bin/setpriv", f"--reuid={uid}", f"--regid={uid}", *DROP_ROOT]
 
     def _check(self) -> None:
@@ -177,14 +198,3 @@ def _in_memory(content: bytes) -> BinaryIO:
     file.write(content)
     file.seek(0)
     return file
-
-
-@lru_cache(maxsize=256)
-def _check_readable(data_dir: Path, uid: int) -> None:
-    """Solutions do not run as root: what only root may read would look like the solution's failure."""
-    if uid != 0:
-        return
-    for path in (data_dir.resolve(), *data_dir.resolve().rglob("*")):
-        needed = 0o005 if path.is_dir() else 0o004
-        if path.exists() and path.stat().st_mode & needed != needed:
-            raise SandboxError(f"Solutions could not read {path}: run  chmod -R a+rX {data_dir}")

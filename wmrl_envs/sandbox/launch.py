@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import signal
 import socket
 from concurrent.futures import CancelledError
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
+from wmrl_envs.errors import SandboxError
 from wmrl_envs.evaluation import OutcomeStatus
-from wmrl_envs.sandbox.interpreter import Interpreter
 from wmrl_envs.sandbox.job import Job, Limits, Result
 from wmrl_envs.sandbox.submission import SUBMISSION, RefusedSubmissionError, fetch_submission
 from wmrl_envs.sandbox.supervise import Ending
 
-__all__ = ["RUNNER", "Channel", "conclude", "fingerprint", "job_environment", "runner_arguments"]
+__all__ = [
+    "RUNNER",
+    "Channel",
+    "Connection",
+    "check_readable",
+    "conclude",
+    "fingerprint",
+    "job_environment",
+    "new_uid",
+    "runner_arguments",
+]
 
 RUNNER = Path(__file__).with_name("runner.py")
+FIRST_UID = 0x70000000  # the last block that no distribution hands out; room for 2**22 process ids x 64 jobs
+_JOBS = itertools.count()
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -53,9 +68,23 @@ def seed_of(code: str) -> int:
     return int.from_bytes(hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()[:4], "big")
 
 
-def fingerprint(sandbox: str, limits: Limits, interpreter: Interpreter) -> str:
-    """What a result depends on besides its job."""
-    return hashlib.sha256(f"{sandbox}\n{limits}\n{interpreter.digest}".encode()).hexdigest()
+def fingerprint(sandbox: str, limits: Limits, environment: str) -> str:
+    """What a result depends on besides its job; `environment` is a digest of interpreter and packages."""
+    return hashlib.sha256(f"{sandbox}\n{limits}\n{environment}".encode()).hexdigest()
+
+
+def new_uid() -> int:
+    """A user id that no other job at this time has, so that limits per user are limits per job."""
+    return FIRST_UID + (os.getpid() % 2**22) * 64 + next(_JOBS) % 64
+
+
+@lru_cache(maxsize=256)
+def check_readable(data_dir: Path) -> None:
+    """Solutions do not run as root: what only root may read would look like the solution's failure."""
+    for path in (data_dir.resolve(), *data_dir.resolve().rglob("*")):
+        needed = 0o005 if path.is_dir() else 0o004
+        if path.exists() and path.stat().st_mode & needed != needed:
+            raise SandboxError(f"Solutions could not read {path}: run  chmod -R a+rX {data_dir}")
 
 
 def runner_arguments(channel: int, job: Job, limits: Limits, data_bytes: int = 0) -> list[str]:
@@ -64,26 +93,27 @@ def runner_arguments(channel: int, job: Job, limits: Limits, data_bytes: int = 0
     return [str(number) for number in numbers]
 
 
-class Channel:
-    """The caller's end of the socket pair through which runner.py hands over the job's folder.
+class Connection:
+    """The caller's end of the socket through which runner.py hands over the job's folder.
+
+    Args:
+        end: The socket; closed when the context ends.
 
     Attributes:
-        local: The caller's end; it can be read once the program begins.
-        remote: The job's end, to be passed to its process.
+        local: Its descriptor, which can be read once the program begins.
     """
 
-    def __init__(self) -> None:
-        self._local, self._remote = socket.socketpair()
-        self.local, self.remote = self._local.fileno(), self._remote.fileno()
+    def __init__(self, end: socket.socket) -> None:
+        self._local = end
+        self.local = end.fileno()
 
-    def __enter__(self) -> Channel:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None:
         self._local.close()
-        self._remote.close()
 
     def receive(self) -> tuple[int, float] | None:
         """Descriptor of the job's folder, and when the program began; None if it never came so far."""
@@ -92,11 +122,30 @@ class Channel:
             message, descriptors, _, _ = socket.recv_fds(self._local, 64, 1)
         except BlockingIOError:
             return None
-        return descriptors[0], int(message) / 1e9
+        return (descriptors[0], int(message) / 1e9) if descriptors else None
+
+
+class Channel(Connection):
+    """Both ends, for a job that inherits its own.
+
+    Attributes:
+        remote: The job's end, to be passed to its process.
+    """
+
+    def __init__(self) -> None:
+        local, self._remote = socket.socketpair()
+        super().__init__(local)
+        self.remote = self._remote.fileno()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, frames)
+        self._remote.close()
 
 
 def conclude(
-    ending: Ending, channel: Channel, limits: Limits, oom: bool = False, peak: int | None = None
+    ending: Ending, channel: Connection, limits: Limits, oom: bool = False, peak: int | None = None
 ) -> Result:
     """Say how a job ended, and fetch its submission if it ended well.
 

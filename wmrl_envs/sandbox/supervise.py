@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import IO, Any, Literal, Protocol
 
 from wmrl_envs.sandbox.job import Limits
 from wmrl_envs.sandbox.output import Capture
 
-__all__ = ["Ending", "supervise"]
+__all__ = ["SETUP_S", "TICK_S", "Ending", "Process", "supervise"]
 
 Cause = Literal["exit", "timeout", "output_limit", "oom", "cancelled"]
 
@@ -45,10 +44,23 @@ class Ending:
     ended_at: float
 
 
+class Process(Protocol):
+    """What can be followed to its end, as `subprocess.Popen` can."""
+
+    pid: int
+    returncode: int | Any
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    def wait(self) -> int:
+        """Wait for the end."""
+        ...
+
+
 class _Watch:
     """What is waited for: two output pipes, read as they fill in bounded memory, and other descriptors."""
 
-    def __init__(self, process: subprocess.Popen[bytes], keep: int) -> None:
+    def __init__(self, process: Process, keep: int) -> None:
         self.stdout, self.stderr = Capture(keep), Capture(keep)
         self._selector = selectors.DefaultSelector()
         for pipe, capture in ((process.stdout, self.stdout), (process.stderr, self.stderr)):
@@ -85,17 +97,18 @@ class _Watch:
 
 
 def supervise(
-    process: subprocess.Popen[bytes],
+    process: Process,
     limits: Limits,
     ready: int,
     cancel: threading.Event | None = None,
     out_of_memory: Callable[[], bool] = lambda: False,
     kill: Callable[[int], None] = lambda pid: os.killpg(pid, signal.SIGKILL),
+    end: Callable[[int], int] = os.pidfd_open,
 ) -> Ending:
     """Follow a process to its end, which comes at the latest when the time limit is over.
 
-    The process must lead a process group of its own, and its stdout and stderr must be pipes. When it ends,
-    all its descendants are killed: a grandchild that holds the pipe cannot keep anybody waiting.
+    Its stdout and stderr must be pipes, and unless `kill` is given it must lead a process group of its own.
+    When it ends, all its descendants are killed: a grandchild that holds the pipe keeps nobody waiting.
 
     Args:
         process: A process that was just started.
@@ -104,11 +117,12 @@ def supervise(
             on a busy machine it may take the sandbox a while to stand.
         cancel: Once set, the process is ended with the cause ``cancelled``.
         out_of_memory: Asked about ten times a second; True ends the process with the cause ``oom``.
-        kill: Ends the process and all its descendants, whose process group it leads.
+        kill: Ends the process and all its descendants, given the number of the process.
+        end: Opens a descriptor that can be read once the process has ended, given its number.
     """
     watch = _Watch(process, limits.output_bytes)
     clock = _Clock(limits.timeout_s)
-    ended = os.pidfd_open(process.pid)
+    ended = end(process.pid)
     watch.add(ended)
     watch.add(ready)
     try:

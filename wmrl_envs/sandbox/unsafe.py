@@ -39,7 +39,7 @@ class UnsafeSandbox:
     @property
     def fingerprint(self) -> str:
         """See `Sandbox.fingerprint`."""
-        return fingerprint("unsafe", self.limits, self.interpreter)
+        return fingerprint("unsafe", self.limits, self.interpreter.digest)
 
     def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
         """Run one job; see `BubblewrapSandbox.run`."""
