@@ -19,10 +19,13 @@ PAGES = [
 ]
 
 
+EXAMPLE_TO_RUN = re.compile(r"^ *>>> (?!.*doctest: \+SKIP)", re.MULTILINE)
+
+
 def modules_with_examples():
     for package, folder in CODE.items():
         for path in sorted((folder / package).rglob("*.py")):
-            if ">>> " in path.read_text(encoding="utf-8"):
+            if EXAMPLE_TO_RUN.search(path.read_text(encoding="utf-8")):
                 parts = path.relative_to(folder).with_suffix("").parts
                 yield ".".join(part for part in parts if part != "__init__")
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from wmrl_envs.autoresearch.competition import Competition
 
-__all__ = ["Evaluation", "Evaluator", "Grade", "GradeStatus", "Outcome", "OutcomeStatus", "Solution", "Source"]
+__all__ = [
+    "Evaluation",
+    "Evaluator",
+    "Grade",
+    "GradeStatus",
+    "Outcome",
+    "OutcomeStatus",
+    "Solution",
+    "Source",
+]
 
 OutcomeStatus = Literal["ok", "error", "timeout", "oom", "output_limit", "infrastructure"]
 GradeStatus = Literal[

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from wmrl_agents.grpo.config import (
     GRPOConfig,
     field_docs,
@@ -11,7 +12,6 @@ from wmrl_agents.grpo.config import (
     preset_names,
     save_config,
 )
-
 from wmrl_envs.errors import ConfigError
 
 PAPER_FIELDS = """

@@ -2,6 +2,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from wmrl_agents.grpo.draws import derive_seed, draw_tasks
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+
+from tests.stubs import TabularPolicy, TokenEvaluator, tiny_language_model
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.gradients import accumulate_gradients
 from wmrl_agents.grpo.parts import Parts
 from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.policies.base import Sample
 from wmrl_agents.policies.language_model import LanguageModelPolicy
-
-from tests.stubs import TabularPolicy, TokenEvaluator, tiny_language_model
 from wmrl_rewards import fuse
 
 SOURCES = ["real", "world_model", "world_model"]

@@ -50,8 +50,10 @@ def test_repairing_removes_the_mistake_and_nothing_else():
 
 def test_the_same_seed_writes_the_same_scripts():
     competition = load_competition("sms-spam")
-    first, second = ([write_script(p, np.random.default_rng(5)) for p in plans(competition, 20)] for _ in "ab")
+    first, second = plans(competition, 20), plans(competition, 20)
     assert first == second
+    rngs = np.random.default_rng(5), np.random.default_rng(5)
+    assert [write_script(p, rngs[0]) for p in first] == [write_script(p, rngs[1]) for p in second]
 
 
 def test_hasty_authors_fail_more_often():

@@ -192,8 +192,7 @@ class Episode:
             return None
         if self.trajectory_score == "final":
             return pairs[-1]
-        worths = [self.worth(evaluation) for _, evaluation in pairs]
-        return pairs[max(range(len(pairs)), key=lambda i: -1.0 if worths[i] is None else worths[i])]
+        return max(pairs, key=lambda pair: self._order(pair[1]))
 
     @property
     def score(self) -> float | None:
@@ -204,6 +203,11 @@ class Episode:
     def worth(self, evaluation: Evaluation) -> float | None:
         """What an evaluation is worth in [0, 1], by the reward of this episode; None if that is missing."""
         return worth(evaluation, self.reward)
+
+    def _order(self, evaluation: Evaluation) -> float:
+        """Its worth; less than any other where that is missing."""
+        value = self.worth(evaluation)
+        return -1.0 if value is None else value
 
     def _answer(self, reply: Reply) -> str:
         if reply.kind == "request_info":
