@@ -123,9 +123,9 @@ def test_a_failed_turn_is_not_scored_on_the_file_of_an_earlier_one():
 
 def test_competitions_are_drawn_under_the_seed():
     env, twin = gym.make(ID), gym.make(ID)
-    drawn = [env.reset(seed=7)[1]["competition"]] + [env.reset()[1]["competition"] for _ in range(30)]
+    drawn = [env.reset(seed=7)[1]["competition"]] + [env.reset()[1]["competition"] for _ in range(80)]
     assert drawn == [twin.reset(seed=7)[1]["competition"]] + [
-        twin.reset()[1]["competition"] for _ in range(30)
+        twin.reset()[1]["competition"] for _ in range(80)
     ]
     train = {name for name in bundled_names() if load_competition(name).split == "train"}
     assert set(drawn) == train
@@ -270,7 +270,18 @@ def test_gymnasiums_own_vector_environments_take_it(mode):
     envs.close()
 
 
-ANY_REPLY = st.one_of(st.text(), st.text().map("```python\n{}\n```".format), st.just("submit"), st.just(CODE))
+ACTIONS = ["submit", CODE, "request_info", "request_info: data_structure", "```request_info\nmetadata\n```"]
+ANY_REPLY = st.one_of(st.text(), st.text().map("```python\n{}\n```".format), st.sampled_from(ACTIONS))
+ANY_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "reward": st.sampled_from(["percentile", "graded"]),
+        "feedback_score": st.sampled_from(["percentile+raw", "raw", "none"]),
+        "trajectory_score": st.sampled_from(["final", "best"]),
+        "observation_limit": st.integers(64, 200),
+        "overview_limit": st.integers(64, 200),
+    },
+)
 ANY_OUTCOME = st.builds(
     Evaluation,
     st.builds(Outcome, st.sampled_from(["ok", "error", "timeout", "oom"]), st.text(), st.text()),
@@ -279,16 +290,20 @@ ANY_OUTCOME = st.builds(
 
 
 @settings(max_examples=1000)
-@given(st.lists(st.tuples(ANY_REPLY, ANY_OUTCOME), min_size=4, max_size=4), st.integers(0, 2**32))
-def test_random_replies_never_raise_and_stay_in_the_spaces(steps, seed):
-    env = AutoResearchEnv(evaluator=Recorded(*[outcome for _, outcome in steps]))
+@given(
+    st.lists(st.tuples(ANY_REPLY, ANY_OUTCOME), min_size=4, max_size=4), ANY_OPTIONS, st.integers(0, 2**32)
+)
+def test_random_replies_never_raise_and_stay_in_the_spaces(steps, options, seed):
+    env = AutoResearchEnv(evaluator=Recorded(*[outcome for _, outcome in steps]), **options)
     observation, info = env.reset(seed=seed)
+    assert len(observation) <= options.get("overview_limit", 10_000)
     terminated, rewards = False, []
     for reply, _ in steps:
         if not terminated:
             assert observation in env.observation_space
             observation, reward, terminated, truncated, info = env.step(reply)
             rewards.append(reward)
+            assert len(observation) <= options.get("observation_limit", 10_000)
             assert list(info) == KEYS
             assert truncated is False
     assert observation in env.observation_space
