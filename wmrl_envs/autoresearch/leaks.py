@@ -101,7 +101,7 @@ def _has_the_same_order(numbers: NDArray, answers: NDArray) -> bool:
     if not np.isfinite(answers).all() or len(np.unique(numbers)) < 2 or len(np.unique(answers)) < 2:
         return False
     correlation = np.corrcoef(pd.Series(numbers).rank(), pd.Series(answers).rank())[0, 1]
-    return abs(correlation) > 1 - 1e-9 and log(2) - _log_arrangements(answers) < LOG_CHANCE
+    return bool(abs(correlation) > 1 - 1e-9) and log(2) - _log_arrangements(answers) < LOG_CHANCE
 
 
 def _log_arrangements(answers: NDArray) -> float:
