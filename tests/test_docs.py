@@ -70,8 +70,9 @@ def test_shown_commands_name_flags_that_exist(command, capsys):
     from wmrl_agents.cli import main
 
     _, subcommand, *arguments = command.split("#")[0].split()
+    nested = arguments[:1] if subcommand in ("cache", "sandbox", "tasks", "tiny-coder") else []
     with pytest.raises(SystemExit) as stop:
-        main([subcommand, "--help"])
+        main([subcommand, *nested, "--help"])
     assert stop.value.code == 0
     usage = capsys.readouterr().out
     assert all(argument in usage for argument in arguments if argument.startswith("--"))

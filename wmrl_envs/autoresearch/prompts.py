@@ -153,8 +153,8 @@ def fit(text: str, limit: int | None, measure: Callable[[str], int] = len) -> st
         measure: What is limited: the number of characters, or of a tokenizer's tokens.
 
     Example:
-        >>> fit("one two three four five six seven eight", 8, lambda text: len(text.split()))
-        'one \\n[... 25 characters cut ...]\\neven eight'
+        >>> fit("one two three four five six seven eight", 7, lambda text: len(text.split()))
+        'one\\n[... 30 characters cut ...]\\n eight'
     """
     if limit is None or measure(text) <= limit:
         return text
