@@ -24,14 +24,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments; None takes those of the process.
 
     Returns:
-        0 if all went well, 1 for errors that ``wmrl tasks check`` finds, 2 for input that cannot be used,
-        130 after an interrupt.
+        0 if all went well, 1 for errors that ``wmrl tasks check`` and ``wmrl doctor`` find, 2 for input that
+        cannot be used, 130 after an interrupt.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["tiny-coder"]:
         return _guarded(lambda: _tiny_coder(arguments[1:]))
     if arguments[:1] == ["tasks"]:
         return _guarded(lambda: _tasks(arguments[1:]))
+    if arguments[:1] == ["doctor"]:
+        return _guarded(lambda: _doctor(arguments[1:]))
+    if arguments[:1] in (["cache"], ["sandbox"]):
+        return _guarded(lambda: _executions(arguments))
     options = _parser().parse_args(arguments)
     return _guarded(lambda: options.run(options))
 
@@ -62,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("run_dir", metavar="RUN", type=Path)
     report.set_defaults(run=_report)
     commands.add_parser("tasks", help="list competitions, show one, check or import a folder", add_help=False)
+    commands.add_parser("doctor", help="say what this machine can do, and lacks", add_help=False)
+    commands.add_parser("cache", help="look at stored executions, or remove them", add_help=False)
+    commands.add_parser("sandbox", help="set up the environment that solutions run in", add_help=False)
     commands.add_parser("tiny-coder", help="`wmrl tiny-coder build` makes the bundled models again")
     return parser
 
@@ -181,6 +188,18 @@ def _tasks(arguments: list[str]) -> int:
     from wmrl_agents.tasks import main as tasks
 
     return tasks(arguments)
+
+
+def _doctor(arguments: list[str]) -> int:
+    from wmrl_agents.doctor import main as doctor
+
+    return doctor(arguments)
+
+
+def _executions(arguments: list[str]) -> int:
+    from wmrl_agents.executions import main as executions
+
+    return executions(arguments)
 
 
 def _tiny_coder(arguments: list[str]) -> int:
