@@ -1,6 +1,7 @@
 # Everything starts from a fresh clone with nothing but Python 3.11+ (and its venv module):
 #   make train         set up, train the default agent, evaluate it, write the report
 #   make test          set up, then ruff, mypy, import-linter and pytest
+#   make test-docker   the attacks against Docker's sandbox, where an engine runs or root can start one (15 minutes)
 #   make train-check   train the default agent and check what it came to
 #   make docs          the documentation as a site, in site/
 #   make clean         remove what the above made, except runs/
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --constraint constraints.txt
 REQUIREMENTS := setup.cfg pyproject.toml constraints.txt
 
-.PHONY: train test train-check docs clean system
+.PHONY: train test test-docker train-check docs clean system
 .DELETE_ON_ERROR:
 
 train: system $(VENV)/installed
@@ -26,6 +27,11 @@ test: system $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest
+
+# DOCKER=--required makes it fail where Docker cannot be had, instead of saying why and going on.
+test-docker: system $(VENV)/installed-dev
+	$(PIP_INSTALL) 'docker>=7'
+	PIP="$(BIN)/python -m pip" WMRL_TEST_DOCKER=1 .ci/docker $(DOCKER) $(BIN)/python -m pytest tests/wmrl_envs/test_docker.py
 
 train-check: system $(VENV)/installed
 	rm -rf runs/check
