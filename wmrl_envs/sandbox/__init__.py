@@ -1,6 +1,7 @@
 """Sandboxes: where hostile code runs.
 
-`BubblewrapSandbox` is the default; `UnsafeSandbox` isolates nothing and has to be asked for by name.
+`BubblewrapSandbox` is the default; `DockerSandbox` has an image of its own;
+`UnsafeSandbox` isolates nothing and has to be asked for by name.
 
 Example:
     >>> from pathlib import Path
@@ -11,12 +12,14 @@ Example:
 
 from wmrl_envs.sandbox.bubblewrap import BubblewrapSandbox
 from wmrl_envs.sandbox.cache import ExecutionCache
+from wmrl_envs.sandbox.docker_engine import DockerSandbox
 from wmrl_envs.sandbox.job import Job, Limits, Result, Sandbox
 from wmrl_envs.sandbox.pool import SandboxPool
 from wmrl_envs.sandbox.unsafe import UnsafeSandbox
 
 __all__ = [
     "BubblewrapSandbox",
+    "DockerSandbox",
     "ExecutionCache",
     "Job",
     "Limits",
