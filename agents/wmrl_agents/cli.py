@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wmrl_agents.grpo.config import GRPOConfig, field_docs, load_preset, load_settings, preset_names
-from wmrl_envs.errors import WMRLError
+from wmrl_envs.errors import ConfigError, WMRLError
 
 __all__ = ["main"]
 
@@ -148,13 +148,13 @@ def _train(options: argparse.Namespace) -> int:
     if options.resume is not None:
         for flag in ("run_dir", "preset", "config"):
             if getattr(options, flag) is not None:
-                options_flag = f"--{flag.replace('_', '-')}"
-                raise _usage(f"--resume goes on with a run as it is: leave {options_flag} out.")
+                dashed = flag.replace("_", "-")
+                raise ConfigError(f"--resume goes on with a run as it is: leave --{dashed} out.")
         from wmrl_agents.train import resume
 
         return resume(options.resume, _flags(options))
     config = GRPOConfig.from_mapping(_settings(options))
-    name = options.preset or "default" if options.config is None else options.config.stem
+    name = options.config.stem if options.config is not None else options.preset or "default"
     run_dir = options.run_dir or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     from wmrl_agents.train import start
 
@@ -210,12 +210,6 @@ def _tiny_coder(arguments: list[str]) -> int:
 
     build(arguments[1:])
     return 0
-
-
-def _usage(sentence: str) -> WMRLError:
-    from wmrl_envs.errors import ConfigError
-
-    return ConfigError(sentence)
 
 
 if __name__ == "__main__":

@@ -277,6 +277,13 @@ def test_weights_keep_the_type_of_the_checkpoint_unless_told(tmp_path):
     assert HuggingFaceModel(folder, device="cpu", dtype=torch.float32).model.dtype == torch.float32
 
 
+def test_half_precision_is_computed_as_float32_on_a_processor_unless_asked_for(tmp_path):
+    folder = tiny_language_model(tmp_path)
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
+    assert HuggingFaceModel(folder, device="cpu").model.dtype == torch.float32
+    assert HuggingFaceModel(folder, device="cpu", dtype=torch.float16).model.dtype == torch.float16
+
+
 @pytest.mark.parametrize(
     "setting",
     [

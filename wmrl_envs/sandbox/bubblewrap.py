@@ -70,8 +70,8 @@ class BubblewrapSandbox:
         SandboxError: bubblewrap is missing, too old, or cannot isolate on this machine.
 
     Example:
-        >>> sandbox = BubblewrapSandbox(Limits(timeout_s=10))  # doctest: +SKIP
-        >>> sandbox.run(Job(code="print('hello')", data_dir=Path("public"))).stdout  # doctest: +SKIP
+        >>> sandbox = BubblewrapSandbox(Limits(timeout_s=10))
+        >>> sandbox.run(Job(code="print('hello')", data_dir=Path("/usr/bin"))).stdout
         'hello\\n'
     """
 

@@ -48,6 +48,9 @@ class GRPOConfig:
     # The agent, its judge and its tasks
     policy: str = "tiny-coder"
     """Agent to train: 'tiny-coder', a Hugging Face directory, or a name on the hub."""
+    chat_template: str | None = None
+    """File with a Jinja chat template for the agent; none means its tokenizer's own. A template that rewrites
+    earlier turns (that drops their thinking, say) cannot be trained on over several turns."""
     world_model: str = "tiny-coder-world-model"
     """Language model that predicts outcomes, named likewise."""
     competitions: tuple[str, ...] | None = None

@@ -71,7 +71,17 @@ def load_policy(config: GRPOConfig, source: str | Path) -> TrainablePolicy:
         temperature=config.temperature,
         device=config.device,
         dtype=getattr(torch, config.dtype),
+        chat_template=_chat_template(config),
     )
+
+
+def _chat_template(config: GRPOConfig) -> str | None:
+    if config.chat_template is None:
+        return None
+    path = Path(config.chat_template)
+    if not path.is_file():
+        raise ConfigError(f"chat_template: there is no file {path}.")
+    return path.read_text(encoding="utf-8")
 
 
 def load_playing_policy(config: GRPOConfig, source: str | Path) -> PlayingPolicy:
