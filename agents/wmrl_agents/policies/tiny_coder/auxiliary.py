@@ -14,6 +14,7 @@ vary, so that the model reads the task instead of recognising it.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from wmrl_envs.autoresearch.sources.bundled import RawTask, write_competition
+from wmrl_envs.errors import MissingExtraError
 
 __all__ = ["auxiliary_tasks", "docstring_sentences", "write_auxiliary_tasks"]
 
@@ -155,6 +157,8 @@ def _tabular(rng: np.random.Generator) -> Iterator[RawTask]:
 def _photos() -> list[NDArray[np.uint8]]:
     from sklearn.datasets import load_sample_images
 
+    if importlib.util.find_spec("PIL") is None:
+        raise MissingExtraError("pillow", "dev")
     return [np.asarray(image) for image in load_sample_images().images]
 
 
