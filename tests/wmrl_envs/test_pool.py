@@ -126,9 +126,12 @@ def test_a_machine_that_fails_gets_two_more_chances(failures, status, attempts, 
     assert len(sandbox.started) == attempts
 
 
+# A background job of a shell inherits an ignored SIGINT, and so would everything that the tests start.
 SCRIPT = """
+import signal
 from pathlib import Path
 from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, SandboxPool
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sandbox = BubblewrapSandbox(Limits(timeout_s=600))
 code = "import os, time; print(1); time.sleep(600)"
 pool = SandboxPool(sandbox, workers=3)
@@ -152,7 +155,10 @@ def test_an_interrupt_ends_everything_at_once(number, tmp_path):
         assert process.stdout.readline() == b"ready\n"
         wait_until(lambda: process.poll() is not None or len(jobs(mark)) == 3)
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=20)
+        try:
+            _, stderr = process.communicate(timeout=20)
+        finally:
+            process.kill()
     wait_until(lambda: not jobs(mark))
     assert process.returncode == -number
     assert (b"KeyboardInterrupt" in stderr) == (number == signal.SIGINT)
