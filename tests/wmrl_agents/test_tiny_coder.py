@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from wmrl_agents.policies.tiny_coder.auxiliary import write_auxiliary_tasks
 from wmrl_agents.policies.tiny_coder.executions import execute_all
 from wmrl_agents.policies.tiny_coder.grammar import MISTAKES, TaskShape, repair, sample_plan, write_script
 from wmrl_envs.autoresearch import load_competition
@@ -64,3 +65,10 @@ def test_hasty_authors_fail_more_often():
         for author in ("careful", "hasty")
     }
     assert share["careful"] < 0.2 < 0.5 < share["hasty"]
+
+
+def test_a_build_that_goes_on_keeps_the_leaderboards_that_the_panel_made(tmp_path):
+    board = write_auxiliary_tasks(tmp_path)[0] / "private" / "public_leaderboard.csv"
+    board.write_text("rank,score\n1,0.9\n2,0.8\n", encoding="utf-8")
+    write_auxiliary_tasks(tmp_path)
+    assert board.read_text(encoding="utf-8") == "rank,score\n1,0.9\n2,0.8\n"
