@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from wmrl_agents.policies.tiny_coder.auxiliary import write_auxiliary_tasks
+from wmrl_agents.policies.tiny_coder.corpus import Execution, world_model_dialogues
 from wmrl_agents.policies.tiny_coder.executions import execute_all
 from wmrl_agents.policies.tiny_coder.grammar import MISTAKES, TaskShape, repair, sample_plan, write_script
 from wmrl_envs.autoresearch import load_competition
+from wmrl_envs.evaluation import Evaluation, Grade, Outcome
 
 STATUS = {
     "missing_import": "error",
@@ -72,3 +74,14 @@ def test_a_build_that_goes_on_keeps_the_leaderboards_that_the_panel_made(tmp_pat
     board.write_text("rank,score\n1,0.9\n2,0.8\n", encoding="utf-8")
     write_auxiliary_tasks(tmp_path)
     assert board.read_text(encoding="utf-8") == "rank,score\n1,0.9\n2,0.8\n"
+
+
+@pytest.mark.parametrize("valid", [0, 1, 8])
+def test_the_world_model_can_learn_from_any_mixture_of_failing_and_valid_scripts(valid):
+    competition = load_competition("breast-cancer")
+    good = Evaluation(Outcome("ok"), Grade("ok", score=0.9, percentile=0.5))
+    bad = Evaluation(Outcome("error", stderr="NameError: name 'x' is not defined"))
+    executions = [Execution(competition, None, "code", good if i < valid else bad) for i in range(8)]
+    answers = [d[-1]["content"] for d in world_model_dialogues(executions, 400, np.random.default_rng(0))]
+    share = np.mean([answer == "status: ok\nroc_auc: 0.90\npercentile: 0.50" for answer in answers])
+    assert share == pytest.approx({0: 0.0, 1: 0.6, 8: 1.0}[valid], abs=0.08)

@@ -51,11 +51,15 @@ _WORDS = [
 
 
 def write_auxiliary_tasks(folder: Path, seed: int = 0) -> list[Path]:
-    """Write every auxiliary task as a competition's folder, its boards left to the panel."""
+    """Write every auxiliary task as a competition's folder, its boards left to the panel.
+
+    A folder that is there already is left as it is: the panel may have made its boards.
+    """
     roots = []
     for index, task in enumerate(auxiliary_tasks(seed)):
         root = folder / task.settings["name"]
-        write_competition(task, root, seed=seed + index)
+        if not (root / "competition.yaml").exists():  # written last, so a folder that has it is complete
+            write_competition(task, root, seed=seed + index)
         roots.append(root)
     return roots
 

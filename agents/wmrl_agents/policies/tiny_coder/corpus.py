@@ -72,8 +72,9 @@ def world_model_dialogues(
     Two in five scripts are failing ones, so that the model learns to look for what makes a script fail.
     """
     failing = np.array([execution.evaluation.status != "ok" for execution in executions])
-    chances = np.where(failing, 0.4 / failing.sum(), 0.6 / (~failing).sum())
-    for index in rng.choice(len(executions), size=number, p=chances):
+    chances = np.where(failing, 0.4 / max(1, failing.sum()), 0.6 / max(1, (~failing).sum()))
+    # The sum is not 1 where there are only failing scripts, or only valid ones.
+    for index in rng.choice(len(executions), size=number, p=chances / chances.sum()):
         execution = executions[index]
         task = vary_task(task_text(execution.competition), rng)
         yield [
