@@ -21,7 +21,7 @@ from wmrl_envs.sandbox import bubblewrap as bubblewrap_module
 from wmrl_envs.sandbox.cgroup import find_layouts
 from wmrl_envs.sandbox.guards import Watcher, WatcherGuards
 from wmrl_envs.sandbox.launch import seed_of
-from wmrl_envs.sandbox.output import Capture, readable
+from wmrl_envs.sandbox.output import Capture, hide_homes, readable
 from wmrl_envs.sandbox.seccomp import DENIED, assemble_filter
 
 REPOSITORY = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_the_environment_is_exactly_what_is_documented(data_dir, monkeypatch):
         "OMP_NUM_THREADS": "3",
         "OMP_WAIT_POLICY": "PASSIVE",
         "OPENBLAS_NUM_THREADS": "3",
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": "/python/bin:/usr/local/bin:/usr/bin:/bin",  # as it is shown: see hide_homes
         "PWD": "/job",
         "PYTHONUNBUFFERED": "1",
         "SUBMISSION_PATH": "/job/submission.csv",
@@ -169,6 +169,26 @@ def test_tracebacks_show_the_program_and_nothing_else(kind, code, stderr, data_d
     assert (result.status, result.exit_code, result.stderr) == ("error", 1, stderr)
 
 
+@both
+@pytest.mark.parametrize(
+    ("code", "place"),
+    [
+        ("import json\njson.loads('{')\n", "/python/json/decoder.py"),
+        ("import pandas\npandas.DataFrame()['a']\n", "/python/site-packages/pandas/core/frame.py"),
+        (
+            "import sys\nprint(sys.prefix, sys.base_prefix, sys.executable, sys.path)\n",
+            "/python/site-packages",
+        ),
+    ],
+)
+def test_where_the_interpreter_lies_is_not_shown(kind, code, place, data_dir):
+    result = kind().run(Job(code, data_dir))
+    output = result.stdout + result.stderr
+    assert place in output
+    assert sys.prefix not in output
+    assert sys.base_prefix not in output
+
+
 @pytest.mark.sandbox
 def test_jobs_at_the_same_time_do_not_see_each_other(data_dir):
     write = (
@@ -262,6 +282,24 @@ def test_captured_output_keeps_head_and_tail(chunks, limit):
 )
 def test_output_is_text_without_commands(raw, text):
     assert readable(raw) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('File "/home/a/.venv/lib/python3.12/site-packages/x.py"', 'File "/python/site-packages/x.py"'),
+        ('File "/opt/python3/lib/python3.12/json.py"', 'File "/python/json.py"'),
+        ('File "/usr/lib/python3.11/json.py"', 'File "/python/json.py"'),
+        ("/usr/local/lib/python3.11/dist-packages/x.py:3: Warning", "/python/dist-packages/x.py:3: Warning"),
+        ("/home/a/.venv/bin/python: no module", "/python/bin/python: no module"),
+        ("home: /home/a/.venv", "home: /python"),
+        ("/home/a/.venv2/lib/python3.12/x.py", "/home/a/.venv2/lib/python3.12/x.py"),
+        ("/mnt/home/a/.venv/lib", "/mnt/home/a/.venv/lib"),
+        ("/usr/share/zoneinfo", "/usr/share/zoneinfo"),
+    ],
+)
+def test_an_interpreters_home_has_one_name_everywhere(text, shown):
+    assert hide_homes(text, [Path("/home/a/.venv"), Path("/opt/python3")]) == shown
 
 
 # --- where the machine fails --------------------------------------------------------------------------------

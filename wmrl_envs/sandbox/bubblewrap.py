@@ -138,7 +138,14 @@ class BubblewrapSandbox:
                 ending = supervise(
                     process, self.limits, channel.local, cancel, lambda: guard.exceeded(process.pid)
                 )
-            return conclude(ending, channel, self.limits, guard.killed_for_memory(), guard.peak_bytes())
+            return conclude(
+                ending,
+                channel,
+                self.limits,
+                self.interpreter.trees,
+                oom=guard.killed_for_memory(),
+                peak=guard.peak_bytes(),
+            )
 
     def _command(self, job: Job, guard: Guard, channel: int, source: int, calls: int) -> list[str]:
         python = self.interpreter.executable

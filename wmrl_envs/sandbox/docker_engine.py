@@ -101,7 +101,7 @@ class DockerSandbox:
             ending = supervise(
                 container, self.limits, connection.local, cancel, kill=container.kill, end=container.end
             )
-            return conclude(ending, connection, self.limits, container.out_of_memory())
+            return conclude(ending, connection, self.limits, oom=container.out_of_memory())
 
     def _settings(self, job: Job, exchange: Path) -> dict[str, Any]:
         import docker

@@ -8,6 +8,7 @@ import itertools
 import os
 import signal
 import socket
+from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Self
 from wmrl_envs.errors import SandboxError
 from wmrl_envs.evaluation import OutcomeStatus
 from wmrl_envs.sandbox.job import Job, Limits, Result
+from wmrl_envs.sandbox.output import hide_homes
 from wmrl_envs.sandbox.submission import SUBMISSION, RefusedSubmissionError, fetch_submission
 from wmrl_envs.sandbox.supervise import Ending
 
@@ -145,9 +147,23 @@ class Channel(Connection):
 
 
 def conclude(
-    ending: Ending, channel: Connection, limits: Limits, oom: bool = False, peak: int | None = None
+    ending: Ending,
+    channel: Connection,
+    limits: Limits,
+    homes: Iterable[Path] = (),
+    *,
+    oom: bool = False,
+    peak: int | None = None,
 ) -> Result:
     """Say how a job ended, and fetch its submission if it ended well.
+
+    Args:
+        ending: What was seen of its end.
+        channel: Over which the job's folder may have come.
+        limits: What it was allowed.
+        homes: Folders of its interpreter, which its output does not name.
+        oom: Whether the kernel ended one of its processes for want of memory.
+        peak: Its largest memory in bytes, where that is known.
 
     Raises:
         CancelledError: The job was killed because nobody wants its result any more.
@@ -158,8 +174,8 @@ def conclude(
     result = Result(
         status="ok",
         exit_code=ending.exit_code if ending.cause == "exit" and ending.exit_code >= 0 else None,
-        stdout=ending.stdout,
-        stderr=ending.stderr,
+        stdout=hide_homes(ending.stdout, homes),
+        stderr=hide_homes(ending.stderr, homes),
         peak_memory_bytes=peak,
     )
     if received is None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
-__all__ = ["Capture", "readable"]
+__all__ = ["Capture", "hide_homes", "readable"]
 
 # CSI and OSC sequences, then every other two-byte escape: what a terminal would obey rather than show.
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+SYSTEM_LIBRARIES = r"/usr(?:/local)?/lib/python3(?:\.\d+)?"
+PYTHON = "/python"
 CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -48,3 +52,20 @@ def readable(raw: bytes) -> str:
     """Decode output so that it can be shown and put into a prompt: no terminal escapes, no control codes."""
     text = raw.decode("utf-8", errors="replace").replace("\r\n", "\n")
     return CONTROLS.sub("", ESCAPES.sub("", text))
+
+
+def hide_homes(text: str, homes: Iterable[Path] = ()) -> str:
+    """Write ``/python`` for where the interpreter and its libraries lie.
+
+    An agent reads tracebacks: with the paths of one machine in them it would go on otherwise than on another.
+
+    Args:
+        text: A program's output.
+        homes: Folders of the interpreter besides those that belong to the system.
+
+    Example:
+        >>> hide_homes('File "/home/me/env/lib/python3.12/site-packages/x.py"', [Path("/home/me/env")])
+        'File "/python/site-packages/x.py"'
+    """
+    folders = [rf"{re.escape(str(home))}(?:/lib/python3(?:\.\d+)?(?![\w.]))?" for home in homes]
+    return re.sub(rf"(?<![\w./-])(?:{'|'.join([*folders, SYSTEM_LIBRARIES])})(?![\w.-])", PYTHON, text)

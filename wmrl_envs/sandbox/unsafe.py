@@ -67,7 +67,7 @@ class UnsafeSandbox:
                 ending = supervise(
                     process, self.limits, channel.local, cancel, kill=lambda pid: _kill_all(pid, mark)
                 )
-            return conclude(ending, channel, self.limits)
+            return conclude(ending, channel, self.limits, self.interpreter.trees)
 
 
 def _kill_all(pid: int, mark: str) -> None:
