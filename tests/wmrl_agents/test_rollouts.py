@@ -3,11 +3,9 @@ from threading import Event
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.stubs import TabularPolicy, TokenEvaluator, program_tokens
-from wmrl_agents.grpo.rollouts import Group, Rollouts, RolloutSettings, cut_to_tokens
+from wmrl_agents.grpo.rollouts import Group, Rollouts, RolloutSettings
 from wmrl_agents.grpo.scores import score_step
 from wmrl_envs.autoresearch import load_competition
 from wmrl_rewards import WorldModelReward
@@ -242,13 +240,6 @@ def test_a_trajectory_without_a_program_scores_zero_in_both_streams_and_gives_no
     pairs = len(reward.pool)
     reward.observe(1, scores.sources, scores.real, scores.predicted)
     assert len(reward.pool) - pairs == int((~mute[0]).sum())
-
-
-@given(text=st.text(max_size=300), limit=st.integers(40, 120))
-def test_texts_are_cut_in_the_middle_to_a_number_of_tokens(text, limit):
-    shorter = cut_to_tokens(text, limit, len)
-    assert len(shorter) <= limit
-    assert shorter == text if len(text) <= limit else shorter[0] == text[0]
 
 
 def test_observations_are_cut_to_their_limit():

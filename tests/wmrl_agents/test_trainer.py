@@ -90,6 +90,9 @@ def test_each_reward_source_executes_and_predicts_what_it_should(tmp_path, rewar
     assert sources.count("world_model") == 6 * predicted
     metrics = read_metrics(tmp_path / "run")
     assert sum(step["executions"] for step in metrics) == len(executor.seen)
+    would_use = sum(step["executions_real_would_use"] for step in metrics)
+    played = max(len(executor.seen), len(predictor.seen))  # anchors are predicted too
+    assert would_use == played * 4 / groups
     assert bool(predictor.seen) == (reward_source in ("world_model", "mixture", "wmrl"))
     with_both = table(
         tmp_path / "run",

@@ -25,6 +25,7 @@ def step_metrics(
     scores: StepScores,
     gradient: GradientStatistics,
     *,
+    num_groups: int,
     grad_norm: float,
     repeated: int,
 ) -> dict[str, Any]:
@@ -34,12 +35,15 @@ def step_metrics(
         groups: Its groups with finished trajectories.
         scores: Their scores.
         gradient: What the backward passes saw.
+        num_groups: Groups that a step of real-execution GRPO has. Where fewer were played (anchors alone),
+            what that would have used is reckoned from those.
         grad_norm: Length of the gradient before clipping.
         repeated: Executions of a program that the run had executed before.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     executed = [evaluation for trajectory in trajectories for _, evaluation in trajectory.executions]
     predicted = [evaluation for trajectory in trajectories for evaluation in _predictions(trajectory)]
+    evaluated = sum(len(trajectory.episode.evaluations) for trajectory in trajectories)
     anchors = scores.anchors
     return {
         "score": _mean(scores.used),
@@ -56,7 +60,7 @@ def step_metrics(
         "rescued": sum(trajectory.rescue is not None for trajectory in trajectories),
         "executions": len(executed),
         "executions_repeated": repeated,
-        "executions_real_would_use": sum(len(t.episode.evaluations) for t in trajectories),
+        "executions_real_would_use": round(evaluated * num_groups / len(groups)),
         "turns": sum(trajectory.episode.turn for trajectory in trajectories),
         "truncated_replies": sum(sum(trajectory.truncated) for trajectory in trajectories),
         "tokens": gradient.tokens,

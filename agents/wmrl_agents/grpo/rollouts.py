@@ -8,7 +8,7 @@ plan of the step and never from who was faster: a run is the same on a slow mach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -19,7 +19,7 @@ from wmrl_agents.grpo.roles import PlayingPolicy
 from wmrl_agents.policies.base import Prompt, Sample
 from wmrl_envs.autoresearch.competition import Competition
 from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
-from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, cut_middle
+from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, fit
 from wmrl_envs.evaluation import Evaluation, Evaluator, Solution, Source
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "RolloutSettings",
     "Rollouts",
     "Trajectory",
-    "cut_to_tokens",
     "rollout_settings",
 ]
 
@@ -190,7 +189,7 @@ class Rollouts:
         if trajectory.sample is None:
             return self.policy.begin(AGENT_SYSTEM_PROMPT, trajectory.episode.observation)
         limit = self.settings.max_observation_tokens
-        observation = cut_to_tokens(trajectory.episode.observation, limit, self.policy.count_tokens)
+        observation = fit(trajectory.episode.observation, limit, self.policy.count_tokens)
         return self.policy.extend(trajectory.sample, observation)
 
     def _has_room(self, prompt: Prompt) -> bool:
@@ -240,16 +239,6 @@ class Rollouts:
             return []
         assert self.executor is not None, "groups that are executed need an executor"
         return [self.executor.submit(solution) for solution in solutions]
-
-
-def cut_to_tokens(text: str, limit: int, count_tokens: Callable[[str], int]) -> str:
-    """Cut the middle out of a text until it has at most ``limit`` tokens."""
-    chars = len(text)
-    shorter = text
-    while (count := count_tokens(shorter)) > limit and chars > 1:
-        chars = max(1, min(chars - 1, int(chars * 0.9 * limit / count)))
-        shorter = cut_middle(text, chars)
-    return shorter
 
 
 def _solution(trajectory: Trajectory) -> Solution:

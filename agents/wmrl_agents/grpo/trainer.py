@@ -134,7 +134,14 @@ class GRPOTrainer:
         self.store.write(step, groups, scores)
         metrics = {
             "step": step,
-            **step_metrics(groups, scores, gradient, grad_norm=grad_norm, repeated=repeated),
+            **step_metrics(
+                groups,
+                scores,
+                gradient,
+                num_groups=self.config.groups_per_step,
+                grad_norm=grad_norm,
+                repeated=repeated,
+            ),
             **used,
             "flattened_groups": after["flattened_groups"],
             "bias": after["bias"],
