@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.attacks import ATTACKS
+
 ROOT = Path(__file__).parents[1]
 CODE = {"wmrl_envs": ROOT, "wmrl_rewards": ROOT, "wmrl_agents": ROOT / "agents"}
 PAGES = [
@@ -130,3 +132,18 @@ def test_the_site_builds_without_a_warning(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "architecture" / "index.html").is_file()
+
+
+def test_the_faults_are_shown_by_tests_that_exist():
+    page = (ROOT / "docs/faults.md").read_text(encoding="utf-8")
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    tests = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
+    attacks = {attack.name for attack in ATTACKS}
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    cells = [row.split(" | ")[2] for row in rows if not row.startswith("| what goes wrong")]
+    assert len(cells) >= 33
+    for cell in cells:
+        named, hostile = set(re.findall(r"`(test_\w+)`", cell)), set(re.findall(r'"(.+?)"', cell))
+        assert named | hostile
+        assert named <= tests
+        assert hostile <= attacks
