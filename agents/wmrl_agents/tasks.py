@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from wmrl_envs.autoresearch.checks import Finding
+from wmrl_envs.autoresearch.checks import HALVES, Finding
 from wmrl_envs.autoresearch.competition import Competition, competition_names, load_competition
 from wmrl_envs.autoresearch.inspection import inspect_folder
 from wmrl_envs.autoresearch.prompts import task_text
@@ -34,6 +34,8 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="print a competition as an agent sees it")
     show.add_argument("name", metavar="NAME", help="a name, or a folder")
     show.set_defaults(run=_show)
+    code_help = "code tree of MLE-Dojo or MLE-bench, where their package is not installed"
+    show.add_argument("--dojo-root", metavar="DIR", type=Path, help=code_help)
     for command in (tasks, show):
         command.add_argument(
             "--data-root",
@@ -44,8 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "check",
         help="look for what is wrong with a competition's folder",
-        description="Print one line for each finding. The exit code is 1 if there is an error among them.",
+        description="Print one line for each finding. The exit code is 1 if there is an error among them. "
+        "The folder may also be in the layout of MLE-Dojo, MLE-bench or DSBench.",
     )
+    check.add_argument("--dojo-root", metavar="DIR", type=Path, help=code_help)
     check.add_argument("folder", metavar="DIR", type=Path)
     check.set_defaults(run=_check)
     take = commands.add_parser("import", help="check a competition's folder and copy it into a data root")
@@ -70,10 +74,13 @@ def _in_short(competition: Competition) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    competition = load_competition(options.name, options.data_root)
+    competition = load_competition(options.name, options.data_root, options.dojo_root)
     print(task_text(competition))
     print(f"\nFolder: {competition.root}\nSplit: {competition.split}")
-    for half in ("public", "private"):
+    if not competition.board_paths:
+        print("There is no leaderboard: a score is worth its relative performance gap.")
+        return 0
+    for half in HALVES:
         board = competition.leaderboard(half)
         rows = len(competition.rows(half))
         print(f"The {half} half: {rows} rows, {len(board)} scores from {board[0]:g} to {board[-1]:g}")
@@ -81,11 +88,16 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    return _report(options.folder, _findings(options.folder))
+    return _report(options.folder, _findings(options.folder, options.dojo_root))
 
 
 def _import(options: argparse.Namespace) -> int:
-    if (code := _check(options)) != 0:
+    if options.folder.is_dir() and not (options.folder / "competition.yaml").is_file():
+        raise ConfigError(
+            f"{options.folder} is not in this project's layout. Folders of MLE-Dojo, MLE-bench and DSBench "
+            "are read where they lie: give what holds them as data_root. Others need a competition.yaml."
+        )
+    if (code := _report(options.folder, _findings(options.folder))) != 0:
         return code
     name = load_competition(options.folder).name
     target = options.out / name
@@ -100,10 +112,10 @@ def _import(options: argparse.Namespace) -> int:
     return 0
 
 
-def _findings(folder: Path) -> list[Finding]:
+def _findings(folder: Path, dojo_root: Path | None = None) -> list[Finding]:
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder.")
-    return inspect_folder(folder)
+    return inspect_folder(folder, dojo_root)
 
 
 def _report(folder: Path, findings: list[Finding]) -> int:

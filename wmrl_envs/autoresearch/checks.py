@@ -18,8 +18,9 @@ from wmrl_envs.autoresearch.tables import UnreadableError, read_table
 if TYPE_CHECKING:
     from wmrl_envs.autoresearch.competition import Competition, Half
 
-__all__ = ["HALVES", "Check", "Finding", "check_competition", "run_checks"]
+__all__ = ["HALVES", "Check", "Finding", "Severity", "check_competition", "check_ids", "run_checks"]
 
+Severity = Literal["error", "warning"]
 HALVES: tuple[Half, Half] = ("public", "private")
 
 
@@ -33,7 +34,7 @@ class Finding:
         message: The rest of a sentence that begins with the file.
     """
 
-    severity: Literal["error", "warning"]
+    severity: Severity
     where: str
     message: str
 
@@ -56,7 +57,7 @@ def check_competition(competition: Competition) -> list[Finding]:
     """
     findings = run_checks(competition, [_columns])
     if not findings:  # the other checks rely on the columns
-        findings = run_checks(competition, (_description, _answers, _values, _ids, _leaderboards))
+        findings = run_checks(competition, (_description, _answers, _values, check_ids, _leaderboards))
     return findings
 
 
@@ -71,7 +72,7 @@ def _run(check: Check, competition: Competition) -> list[Finding]:
     try:
         return list(check(competition))
     except UnreadableError as error:
-        return [_error(error.path.relative_to(competition.root).as_posix(), error.problem)]
+        return [_error(competition.place(error.path), error.problem)]
 
 
 def _columns(competition: Competition) -> Iterator[Finding]:
@@ -163,10 +164,10 @@ def _labels(competition: Competition, target: str) -> Iterator[Finding]:
         yield _error("private/answers.csv", f"has {target} = '{unknown.iloc[0]}', which no training row has.")
 
 
-def _ids(competition: Competition) -> Iterator[Finding]:
+def check_ids(competition: Competition) -> Iterator[Finding]:
     """The sample submission has the ids of the answers, each once."""
-    where, id_column = "public/sample_submission.csv", competition.id_column
-    sample = read_table(competition.root / where, columns=[id_column], text=[id_column])[id_column]
+    where, id_column = competition.place(competition.sample_path), competition.id_column
+    sample = read_table(competition.sample_path, columns=[id_column], text=[id_column])[id_column]
     answers = competition.answer_ids()
     if not answers.is_unique:  # that is a finding of another check
         return

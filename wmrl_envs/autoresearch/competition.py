@@ -31,7 +31,7 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
-from wmrl_envs.autoresearch.checks import check_competition
+from wmrl_envs.autoresearch.checks import HALVES, check_competition
 from wmrl_envs.autoresearch.leaderboard import percentile
 from wmrl_envs.autoresearch.matching import positions, reference_index
 from wmrl_envs.autoresearch.metrics import Metric, get_metric
@@ -134,6 +134,11 @@ class Competition:
         return self.public_dir / "train.csv"
 
     @property
+    def test_path(self) -> Path:
+        """Table of the test rows."""
+        return self.public_dir / "test.csv"
+
+    @property
     def sample_path(self) -> Path:
         """The sample submission."""
         return self.public_dir / "sample_submission.csv"
@@ -142,6 +147,11 @@ class Competition:
     def answers_path(self) -> Path:
         """Table of the answers."""
         return self.private_dir / "answers.csv"
+
+    @property
+    def board_paths(self) -> tuple[Path, ...]:
+        """Tables of the leaderboards."""
+        return tuple(self.private_dir / f"{half}_leaderboard.csv" for half in HALVES)
 
     @property
     def score_kind(self) -> ScoreKind:
@@ -157,6 +167,10 @@ class Competition:
     def description(self) -> str:
         """The task in words."""
         return read_text(self.public_dir / "description.md")
+
+    def place(self, path: Path) -> str:
+        """How a file of the competition is called: relative to its folder."""
+        return Path(os.path.relpath(path, self.root)).as_posix()
 
     def columns(self, file: str) -> list[str]:
         """Columns of one of the tables, given relative to the folder: ``public/train.csv``."""

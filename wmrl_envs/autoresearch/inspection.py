@@ -13,27 +13,47 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wmrl_envs.autoresearch.checks import HALVES, Finding, check_competition, run_checks
+from wmrl_envs.autoresearch.checks import (
+    HALVES,
+    Finding,
+    Severity,
+    check_competition,
+    check_ids,
+    run_checks,
+)
 from wmrl_envs.autoresearch.competition import Competition, open_competition
 from wmrl_envs.autoresearch.grading import grade
 from wmrl_envs.autoresearch.leaks import find_leaks, side_tables
 from wmrl_envs.autoresearch.matching import positions, to_float
-from wmrl_envs.autoresearch.tables import read_table
+from wmrl_envs.autoresearch.sources.foreign import ForeignCompetition
+from wmrl_envs.autoresearch.sources.formats import foreign_competition
+from wmrl_envs.autoresearch.tables import read_columns, read_table
 from wmrl_envs.errors import CompetitionError
 
 __all__ = ["inspect_competition", "inspect_folder"]
 
 _TABLES = (".csv", ".tsv")
 _TEXTS = (*_TABLES, ".txt", ".md", ".json", ".jsonl")
+_EMPTY = ("", "nan", "na", "null", "none")
 _SUSPICIOUS_PERCENTILE = 0.9
 
 
-def inspect_folder(root: Path) -> list[Finding]:
-    """Inspect a folder, whatever is in it; see `inspect_competition`."""
+def inspect_folder(root: Path, dojo_root: str | Path | None = None) -> list[Finding]:
+    """Inspect a folder, whatever is in it; see `inspect_competition`.
+
+    Args:
+        root: The folder, in the layout of this project or in another that is known.
+        dojo_root: See `load_competition`.
+    """
     try:
-        return inspect_competition(open_competition(root))
+        foreign = foreign_competition(root.resolve().parent, root.resolve().name, _resolved(dojo_root))
+        return inspect_competition(foreign or open_competition(root))
     except CompetitionError as error:
         return [Finding("error", ".", f"is no competition. {error}")]
+
+
+def _resolved(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path).resolve()
 
 
 def inspect_competition(competition: Competition) -> list[Finding]:
@@ -44,8 +64,11 @@ def inspect_competition(competition: Competition) -> list[Finding]:
 
     Returns:
         Everything that was found, errors first. What relies on sound tables is looked for only if
-        `check_competition` has found no error.
+        `check_competition` has found no error. Of a competition in another layout, whose tables and grader
+        are its authors' own, what can be told of those.
     """
+    if isinstance(competition, ForeignCompetition):
+        return run_checks(competition, _FOREIGN)
     if any(finding.severity == "error" for finding in check_competition(competition)):
         return run_checks(competition, (check_competition, _encodings))
     return run_checks(competition, (check_competition, _encodings, *_DEEPER))
@@ -55,8 +78,8 @@ def _encodings(competition: Competition) -> Iterator[Finding]:
     """Texts are UTF-8; tables must be, since solutions read them with default settings."""
     for path in sorted(competition.public_dir.rglob("*")):
         if path.suffix in _TEXTS and path.is_file() and (problem := _not_utf8(path)):
-            where = path.relative_to(competition.root).as_posix()
-            yield Finding("error" if path.suffix in _TABLES else "warning", where, problem)
+            severity: Severity = "error" if path.suffix in _TABLES else "warning"
+            yield Finding(severity, competition.place(path), problem)
 
 
 def _not_utf8(path: Path) -> str:
@@ -76,10 +99,9 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def _boards(competition: Competition) -> Iterator[Finding]:
-    for half in HALVES:
-        where = f"private/{half}_leaderboard.csv"
-        scores = to_float(read_table(competition.root / where, columns=["score"])["score"])
-        yield from _board(competition, where, scores)
+    for path in competition.board_paths:
+        scores = to_float(read_table(path, columns=["score"])["score"])
+        yield from _board(competition, competition.place(path), scores)
 
 
 def _board(competition: Competition, where: str, scores: NDArray[np.float64]) -> Iterator[Finding]:
@@ -104,10 +126,11 @@ def _board(competition: Competition, where: str, scores: NDArray[np.float64]) ->
 
 def _test_ids(competition: Competition) -> Iterator[Finding]:
     """The rows of test.csv are those of the answers, each once."""
-    where, id_column, answers = "public/test.csv", competition.id_column, competition.answer_ids()
+    where, id_column = competition.place(competition.test_path), competition.id_column
+    answers = competition.answer_ids()
     if not answers.is_unique:
         return
-    ids = read_table(competition.root / where, columns=[id_column], text=[id_column])[id_column]
+    ids = read_table(competition.test_path, columns=[id_column], text=[id_column])[id_column]
     found = positions(ids, answers)
     counts = np.bincount(found[found >= 0], minlength=len(answers))
     if (found < 0).any():
@@ -135,10 +158,11 @@ def _targets(competition: Competition) -> Iterator[Finding]:
 def _side_tables(competition: Competition) -> Iterator[Finding]:
     """Tables that add to the rows by their id know the test rows as well as the training rows."""
     id_column = competition.id_column
-    train = competition.root / "public/train.csv"
-    if id_column not in competition.columns("public/train.csv"):
+    if id_column not in read_columns(competition.train_path):
         return
-    trained = set(read_table(train, columns=[id_column], text=[id_column])[id_column].str.strip())
+    trained = set(
+        read_table(competition.train_path, columns=[id_column], text=[id_column])[id_column].str.strip()
+    )
     answers = competition.answers()[id_column].str.strip()
     for where, table in side_tables(competition):
         if id_column not in table:
@@ -156,7 +180,7 @@ def _side_tables(competition: Competition) -> Iterator[Finding]:
 
 def _sample(competition: Competition) -> Iterator[Finding]:
     """The sample submission can be graded, and is no good."""
-    where = "public/sample_submission.csv"
+    where = competition.place(competition.sample_path)
     for half in HALVES:
         result = grade(competition, competition.sample_path, half)
         if result.status != "ok":
@@ -171,3 +195,80 @@ def _sample(competition: Competition) -> Iterator[Finding]:
 
 
 _DEEPER = (_boards, _test_ids, _targets, _side_tables, _sample, find_leaks)
+
+
+def _foreign_answers(competition: Competition) -> Iterator[Finding]:
+    """The answers have what the sample submission asks for, each row once and with a value."""
+    where, columns = competition.place(competition.answers_path), read_columns(competition.answers_path)
+    missing = [c for c in (competition.id_column, *competition.target_columns) if c not in columns]
+    if missing:
+        yield Finding("warning", where, f"lacks {', '.join(missing)}, which the sample submission has.")
+    if competition.id_column in missing:
+        return
+    answers, ids = competition.answers(), competition.answer_ids()
+    if not ids.is_unique:
+        twice = ids[ids.duplicated()][0]
+        yield Finding("warning", where, f"has the id '{twice}' more than once.")
+    for target in competition.target_columns:
+        if target in missing:
+            continue
+        empty = answers[target].astype(str).str.strip().str.lower().isin(_EMPTY)
+        if empty.any():
+            row = answers[competition.id_column][empty].iloc[0]
+            yield Finding("error", where, f"has no value of {target} for the id '{row}'.")
+
+
+def _foreign_labels(competition: Competition) -> Iterator[Finding]:
+    """Answers in words are among those of the training rows."""
+    known, asked = _columns_of(competition.train_path), _columns_of(competition.answers_path)
+    for target in competition.target_columns:
+        if target not in known & asked:
+            continue
+        answers = competition.answers()[target]
+        strange = answers[positions(answers.astype(str), competition.training_labels(target)) < 0]
+        if len(strange) and not np.isfinite(to_float(answers)).all():
+            message = f"has {target} = '{strange.iloc[0]}', which no training row has."
+            yield Finding("warning", competition.place(competition.answers_path), message)
+
+
+def _foreign_rows(competition: Competition) -> Iterator[Finding]:
+    """Ids of sample, test rows and side tables fit the answers, and nothing gives the answers away."""
+    id_column = competition.id_column
+    asked = _columns_of(competition.answers_path)
+    if id_column not in asked:
+        return
+    yield from check_ids(competition)
+    if id_column in _columns_of(competition.test_path):
+        yield from _test_ids(competition)
+        if asked.issuperset(competition.target_columns):
+            yield from find_leaks(competition)
+    if id_column in _columns_of(competition.train_path):
+        yield from _side_tables(competition)
+
+
+def _foreign_sample(competition: Competition) -> Iterator[Finding]:
+    """The competition's own grader takes the sample submission."""
+    where = competition.place(competition.sample_path)
+    try:
+        result = grade(competition, competition.sample_path)
+    except CompetitionError as error:
+        yield Finding("error", where, f"cannot be graded: {error}")
+        return
+    if result.status != "ok":
+        yield Finding("error", where, f"cannot be graded: {result.message}")
+    elif (
+        result.percentile is not None
+        and result.percentile >= _SUSPICIOUS_PERCENTILE
+        and competition.board_paths
+    ):
+        yield Finding(
+            "warning", where, f"reaches the percentile {result.percentile:.2f}: is the board complete?"
+        )
+
+
+def _columns_of(path: Path) -> set[str]:
+    """Columns of a table that need not be there."""
+    return set(read_columns(path)) if path.is_file() else set()
+
+
+_FOREIGN = (_encodings, _boards, _foreign_answers, _foreign_labels, _foreign_rows, _foreign_sample)

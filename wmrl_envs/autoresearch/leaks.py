@@ -34,7 +34,6 @@ __all__ = ["find_leaks", "gives_away", "side_tables"]
 
 LOG_CHANCE = log(1e-6)
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_OWN_TABLES = ("train.csv", "test.csv", "sample_submission.csv")
 
 
 def find_leaks(competition: Competition) -> Iterator[Finding]:
@@ -121,12 +120,13 @@ class _Clue:
 
 
 def _clues(competition: Competition) -> Iterator[_Clue]:
-    test = read_table(competition.public_dir / "test.csv", text=[competition.id_column])
+    test = read_table(competition.test_path, text=[competition.id_column])
     rows = positions(test[competition.id_column], competition.answer_ids())
-    yield _clue("public/test.csv", "the order of the rows", pd.Series(np.arange(len(test))), rows)
-    yield from _table_clues(competition, "public/test.csv", test)
+    where = competition.place(competition.test_path)
+    yield _clue(where, "the order of the rows", pd.Series(np.arange(len(test))), rows)
+    yield from _table_clues(competition, where, test)
     sample = read_table(competition.sample_path, text=[competition.id_column])
-    yield from _table_clues(competition, "public/sample_submission.csv", sample)
+    yield from _table_clues(competition, competition.place(competition.sample_path), sample)
     for where, table in side_tables(competition):
         yield from _table_clues(competition, where, table)
     for path in sorted(competition.public_dir.rglob("*.npz")):
@@ -140,11 +140,11 @@ def side_tables(competition: Competition) -> Iterator[tuple[str, pd.DataFrame]]:
     Raises:
         UnreadableError: A table cannot be read.
     """
-    own = {competition.public_dir / name for name in _OWN_TABLES}
+    own = {competition.train_path, competition.test_path, competition.sample_path}
     for path in sorted(competition.public_dir.rglob("*")):
         if path.suffix in _SEPARATORS and path not in own:
             table = read_table(path, separator=_SEPARATORS[path.suffix])
-            yield path.relative_to(competition.root).as_posix(), table
+            yield competition.place(path), table
 
 
 def _clue(where: str, name: str, values: pd.Series, rows: NDArray[np.intp]) -> _Clue:
@@ -163,7 +163,7 @@ def _table_clues(competition: Competition, where: str, table: pd.DataFrame) -> I
 
 def _array_clues(competition: Competition, path: Path, rows: NDArray[np.intp]) -> Iterator[_Clue]:
     """Arrays of one number for each test row, which are in the order of test.csv."""
-    where = path.relative_to(competition.root).as_posix()
+    where = competition.place(path)
     try:
         with np.load(path, allow_pickle=False) as arrays:
             columns = {name: arrays[name].squeeze() for name in arrays.files}
@@ -180,4 +180,6 @@ def _folder_clues(competition: Competition) -> Iterator[_Clue]:
     if files:
         rows = positions(pd.Series([path.stem for path in files]), competition.answer_ids())
         folders = pd.Series([path.parent.name for path in files])
-        yield _clue("public", "the name of each file's folder", folders, rows)
+        yield _clue(
+            competition.place(competition.public_dir), "the name of each file's folder", folders, rows
+        )

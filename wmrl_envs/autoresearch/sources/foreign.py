@@ -90,6 +90,11 @@ class ForeignCompetition(Competition):
         return self.layout.answers
 
     @property
+    def board_paths(self) -> tuple[Path, ...]:
+        """Tables of the leaderboards."""
+        return self.layout.boards
+
+    @property
     def description(self) -> str:
         """The task in words."""
         return read_text(self.layout.description)
