@@ -94,12 +94,16 @@ def _add_evaluate(commands: Any) -> None:
         allow_abbrev=False,
         help="evaluate an agent by real execution",
         description="Evaluate a run, a model directory or name, or an endpoint (http://host/v1#model).",
+        epilog="Settings, such as --max-turns 4 or --competitions digits, are those of `wmrl train --help`.",
     )
     evaluate.add_argument("policy", metavar="RUN_OR_POLICY")
     evaluate.add_argument("--split", choices=("train", "heldout"), default="train")
     evaluate.add_argument("--repeats", metavar="N", type=int, help="trajectories per competition")
     evaluate.add_argument("--half", choices=("public", "private"), default="private")
     evaluate.add_argument("--output", metavar="FILE", type=Path, help="where the numbers go, as JSON")
+    evaluate.add_argument(
+        "--mle-bench-report", metavar="FILE", type=Path, help="where MLE-bench's report goes, with medals"
+    )
     _add_settings(evaluate, hidden=True)
     evaluate.set_defaults(run=_evaluate)
 
@@ -109,7 +113,8 @@ def _add_settings(parser: argparse.ArgumentParser, hidden: bool = False) -> None
     parser.add_argument("--preset", metavar="NAME", help=f"{', '.join(preset_names())} (default: default)")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file of settings")
     docs = field_docs()
-    group = parser.add_argument_group("settings", "their defaults without a preset in brackets")
+    about = None if hidden else "their defaults without a preset in brackets"
+    group = parser.add_argument_group(None if hidden else "settings", about)
     taken = {"policy"} if hidden else set()
     for field in dataclasses.fields(GRPOConfig):
         if field.name in taken:
@@ -174,6 +179,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         split=options.split,
         half=options.half,
         output=options.output,
+        mle_bench_report=options.mle_bench_report,
     )
 
 

@@ -21,8 +21,12 @@ from wmrl_agents.grpo.roles import PlayingPolicy
 from wmrl_agents.grpo.rollouts import Executor, Group, Rollouts, rollout_settings
 from wmrl_envs.autoresearch import Competition
 from wmrl_envs.autoresearch.competition import Half
+from wmrl_envs.autoresearch.sources.mle_bench import report
+from wmrl_envs.evaluation import Grade
 
-__all__ = ["TaskResult", "evaluate_policy", "play_and_judge", "save_evaluation", "summarise"]
+__all__ = ["TaskResult", "as_mle_bench", "evaluate_policy", "play_and_judge", "save_evaluation", "summarise"]
+
+NUMBERS = ("score", "best_score", "valid_rate", "valid_score")
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,14 @@ class TaskResult:
         category: Its category.
         scores: Score of each trajectory; None where the infrastructure failed.
         statuses: How each trajectory's scored program ended; ``no_program`` where there was none.
+        grades: What each trajectory's submission is worth in the metric; None where there was no submission.
     """
 
     competition: str
     category: str
     scores: tuple[float | None, ...]
     statuses: tuple[str, ...]
+    grades: tuple[Grade | None, ...] = ()
 
     @property
     def known(self) -> list[tuple[float, str]]:
@@ -51,6 +57,11 @@ class TaskResult:
     def score(self) -> float | None:
         """Mean score: avg@k."""
         return _mean(score for score, _ in self.known)
+
+    @property
+    def best_score(self) -> float | None:
+        """Largest score: best@k, what an agent would reach that could try k times and keep the best."""
+        return max((score for score, _ in self.known), default=None)
 
     @property
     def valid_rate(self) -> float | None:
@@ -70,6 +81,7 @@ def evaluate_policy(
     *,
     cache: Path,
     half: Half = "private",
+    mle_bench_report: Path | None = None,
 ) -> dict[str, Any]:
     """Play ``config.evaluation_repeats`` episodes on each competition in the config's sandbox and score them.
 
@@ -79,12 +91,15 @@ def evaluate_policy(
         config: Turns, limits and seed.
         cache: File of stored executions.
         half: Half of the test rows that the reported scores are on.
+        mle_bench_report: Where MLE-bench's report goes, with medals, as JSON; None for nowhere.
 
     Returns:
         The summary, fit for JSON; see `summarise`.
     """
     with make_executor(config, cache, "public") as public, make_executor(config, cache, half) as judge:
         results, executions = play_and_judge(policy, competitions, config, public, judge)
+    if mle_bench_report is not None:
+        save_evaluation(as_mle_bench(results, competitions, half), mle_bench_report)
     about = {"half": half, "repeats": config.evaluation_repeats, "executions": executions}
     return {**summarise(results), **about}
 
@@ -126,6 +141,7 @@ def _judge(group: Group, judge: Executor) -> TaskResult:
         competition.category,
         tuple(0.0 if evaluation is None else evaluation.score for evaluation in evaluations),
         tuple("no_program" if evaluation is None else evaluation.status for evaluation in evaluations),
+        tuple(None if evaluation is None else evaluation.grade for evaluation in evaluations),
     )
 
 
@@ -133,19 +149,18 @@ def summarise(results: Sequence[TaskResult]) -> dict[str, Any]:
     """Averages over tasks inside each category, then over categories.
 
     Returns:
-        ``score``, ``valid_rate`` and ``valid_score`` overall; the same per category and per task;
-        ``failures`` by kind; ``missing``, the trajectories that have no score.
+        ``score``, ``best_score``, ``valid_rate`` and ``valid_score`` overall; the same per category and per
+        task; ``failures`` by kind; ``missing``, the trajectories that have no score.
     """
-    numbers = ("score", "valid_rate", "valid_score")
     by_category: dict[str, list[TaskResult]] = {}
     for result in results:
         by_category.setdefault(result.category, []).append(result)
     categories = {
-        category: {name: _mean(getattr(result, name) for result in members) for name in numbers}
+        category: {name: _mean(getattr(result, name) for result in members) for name in NUMBERS}
         for category, members in sorted(by_category.items())
     }
     return {
-        **{name: _mean(category[name] for category in categories.values()) for name in numbers},
+        **{name: _mean(category[name] for category in categories.values()) for name in NUMBERS},
         "categories": categories,
         "tasks": [_task_row(result) for result in results],
         "failures": _failures(status for result in results for status in result.statuses),
@@ -157,12 +172,43 @@ def _task_row(result: TaskResult) -> dict[str, Any]:
     return {
         "competition": result.competition,
         "category": result.category,
-        "score": result.score,
-        "valid_rate": result.valid_rate,
-        "valid_score": result.valid_score,
+        **{name: getattr(result, name) for name in NUMBERS},
         "scores": list(result.scores),
         "failures": _failures(result.statuses),
     }
+
+
+def as_mle_bench(
+    results: Sequence[TaskResult], competitions: Sequence[Competition], half: Half = "private"
+) -> dict[str, Any]:
+    """The results in MLE-bench's terms, ready for JSON; each trajectory is one of its runs.
+
+    Args:
+        results: One for each competition.
+        competitions: The competitions, in any order; those without a leaderboard are left out.
+        half: The leaderboard to compare with.
+
+    Returns:
+        MLE-bench's counts, and ``competition_reports``, whose ``submission_path`` is empty: submissions are
+        graded and not kept. A trajectory that the infrastructure lost is no run.
+    """
+    known = {competition.name: competition for competition in competitions if competition.board_paths}
+    reports = [
+        report(known[result.competition], grade, "", half)
+        for result in results
+        for grade, score in zip(result.grades, result.scores, strict=True)
+        if result.competition in known and score is not None
+    ]
+    counted = {
+        "total_runs_with_submissions": "submission_exists",
+        "total_valid_submissions": "valid_submission",
+        "total_medals": "any_medal",
+        "total_gold_medals": "gold_medal",
+        "total_silver_medals": "silver_medal",
+        "total_bronze_medals": "bronze_medal",
+    }
+    counts = {name: sum(report[field] for report in reports) for name, field in counted.items()}
+    return {"total_runs": len(reports), **counts, "competition_reports": reports}
 
 
 def _failures(statuses: Iterable[str]) -> dict[str, int]:

@@ -19,7 +19,8 @@ def print_evaluation(console: Console, summary: Mapping[str, Any], title: str) -
     """A table of one evaluation: a row per task, one per category, one for all."""
     table = Table(title=title, title_justify="left")
     table.add_column("task")
-    for heading in (f"avg@{summary['repeats']}", "failing", "valid"):
+    repeats = summary["repeats"]
+    for heading in (f"avg@{repeats}", f"best@{repeats}", "failing", "valid"):
         table.add_column(heading, justify="right")
     table.add_column("failures by kind")
     for task in summary["tasks"]:
@@ -35,9 +36,10 @@ def print_evaluation(console: Console, summary: Mapping[str, Any], title: str) -
         console.print(f"{summary['missing']} trajectories have no score: the infrastructure failed.")
 
 
-def _cells(numbers: Mapping[str, Any]) -> tuple[str, str, str]:
+def _cells(numbers: Mapping[str, Any]) -> tuple[str, str, str, str]:
     return (
         _number(numbers["score"]),
+        _number(numbers["best_score"]),
         _percent(_failing(numbers)),
         _number(numbers["valid_score"]),
     )

@@ -117,6 +117,7 @@ def evaluate(
     split: Literal["train", "heldout"],
     half: Half,
     output: Path | None,
+    mle_bench_report: Path | None = None,
 ) -> int:
     """Evaluate a run, a model or an endpoint.
 
@@ -127,6 +128,7 @@ def evaluate(
         split: Which competitions, if the settings name none.
         half: Half of the test rows that the scores are on.
         output: Where the numbers go; None chooses a place and says it.
+        mle_bench_report: Where MLE-bench's report goes; None for nowhere.
 
     Returns:
         Exit code of the command.
@@ -147,7 +149,14 @@ def evaluate(
         config = config.replace(competitions=None)  # those of a run are what it was trained on
     competitions = load_competitions(config, split)
     playing = load_playing_policy(config, source)
-    summary = evaluate_policy(playing, competitions, config, cache=output.parent / EXECUTIONS, half=half)
+    summary = evaluate_policy(
+        playing,
+        competitions,
+        config,
+        cache=output.parent / EXECUTIONS,
+        half=half,
+        mle_bench_report=mle_bench_report,
+    )
     save_evaluation(summary, output)
     print_evaluation(console, summary, f"{policy}: real execution, {half} half")
     _say(console, f"numbers: {output}")

@@ -6,12 +6,13 @@ import pytest
 from rich.console import Console
 
 from tests.stubs import TabularPolicy, TokenEvaluator, program_tokens
-from wmrl_agents.evaluate import TaskResult, play_and_judge, save_evaluation, summarise
+from wmrl_agents.evaluate import TaskResult, as_mle_bench, play_and_judge, save_evaluation, summarise
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.policies.chat import ChatPolicy
 from wmrl_agents.summary import print_evaluation, print_summary
 from wmrl_envs.autoresearch import load_competition
 from wmrl_envs.errors import WMRLError
+from wmrl_envs.evaluation import Grade
 from wmrl_rewards.language_models.base import Generation
 
 COMPETITIONS = [load_competition(name) for name in ("breast-cancer", "digits")]
@@ -28,10 +29,16 @@ def test_averages_run_over_tasks_then_over_categories():
     )
     # tabular: scores .5 and .3, valid rates .5 and 1, valid scores 1 and .3; text: 0, 0, none.
     assert summary["categories"]["tabular"] == pytest.approx(
-        {"score": 0.4, "valid_rate": 0.75, "valid_score": 0.65}
+        {"score": 0.4, "best_score": 0.7, "valid_rate": 0.75, "valid_score": 0.65}
     )
-    assert summary["categories"]["text"] == {"score": 0.0, "valid_rate": 0.0, "valid_score": None}
+    assert summary["categories"]["text"] == {
+        "score": 0.0,
+        "best_score": 0.0,
+        "valid_rate": 0.0,
+        "valid_score": None,
+    }
     assert summary["score"] == pytest.approx(0.2)
+    assert summary["best_score"] == pytest.approx(0.35)
     assert summary["valid_rate"] == pytest.approx(0.375)
     assert summary["valid_score"] == pytest.approx(0.65)
     assert summary["failures"] == {"error": 1, "infrastructure": 1, "no_program": 1, "timeout": 1}
@@ -131,11 +138,10 @@ def shown(show, *arguments):
 
 
 def evaluation(score, valid_rate, valid_score):
-    task = {"competition": "digits", "score": score, "valid_rate": valid_rate, "valid_score": valid_score}
-    numbers = {"score": score, "valid_rate": valid_rate, "valid_score": valid_score}
+    numbers = {"score": score, "best_score": 0.875, "valid_rate": valid_rate, "valid_score": valid_score}
     return {
         **numbers,
-        "tasks": [{**task, "failures": {"error": 3}}],
+        "tasks": [{"competition": "digits", **numbers, "failures": {"error": 3}}],
         "categories": {"image": numbers},
         "missing": 1,
         "half": "private",
@@ -182,7 +188,18 @@ def test_summary_of_a_run_without_evaluations_or_programs():
 
 def test_tables_name_tasks_and_failures():
     text = shown(print_evaluation, evaluation(0.5, 0.8, None), "tiny-coder")
-    for part in ("tiny-coder", "digits", "0.500", "20%", "error 3", "image", "avg@8", "1 trajectories"):
+    for part in (
+        "tiny-coder",
+        "digits",
+        "0.500",
+        "0.875",
+        "20%",
+        "error 3",
+        "image",
+        "avg@8",
+        "best@8",
+        "1 trajectories",
+    ):
         assert part in text
 
 
@@ -190,3 +207,24 @@ def test_numbers_are_saved_as_json(tmp_path):
     summary = summarise([TaskResult("a", "text", (0.5, None), ("ok", "infrastructure"))])
     save_evaluation(summary, tmp_path / "deep" / "evaluation.json")
     assert json.loads((tmp_path / "deep" / "evaluation.json").read_text()) == summary
+
+
+def test_results_in_the_terms_of_mle_bench():
+    board = COMPETITIONS[0].leaderboard("private")
+    best, worst = board[0], board[-1]
+    grades = (Grade("ok", best, 1.0), Grade("ok", worst, 0.0), Grade("no_submission"), None, None)
+    scores = (1.0, 0.0, 0.0, 0.0, None)
+    statuses = ("ok", "ok", "no_submission", "error", "infrastructure")
+    whole = as_mle_bench([TaskResult("breast-cancer", "tabular", scores, statuses, grades)], COMPETITIONS)
+    reports = whole.pop("competition_reports")
+    assert whole == {
+        "total_runs": 4,
+        "total_runs_with_submissions": 2,
+        "total_valid_submissions": 2,
+        "total_medals": 1,
+        "total_gold_medals": 1,
+        "total_silver_medals": 0,
+        "total_bronze_medals": 0,
+    }
+    assert [report["score"] for report in reports] == [best, worst, None, None]
+    json.dumps(reports)
