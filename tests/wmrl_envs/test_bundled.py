@@ -1,21 +1,33 @@
 """The suite that comes with the package: small, sound, listed, and with boards that tell scripts apart."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from wmrl_envs.autoresearch.checks import check_competition
-from wmrl_envs.autoresearch.competition import BUNDLED, bundled_names, competition_names, load_competition
+from wmrl_envs.autoresearch.competition import (
+    BUNDLED,
+    CATEGORIES,
+    bundled_names,
+    competition_names,
+    load_competition,
+)
 from wmrl_envs.autoresearch.panel import panel_scripts
 from wmrl_envs.autoresearch.sources.bundled import TASKS
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 NAMES = bundled_names()
+
+
+def licence(name):
+    return yaml.safe_load((BUNDLED / name / "competition.yaml").read_text())["licence"]
 
 
 def tables(competition):
@@ -33,13 +45,23 @@ def features(competition):
     return [list(table[columns].itertuples(index=False, name=None)) for table in (train, test)]
 
 
-def test_both_splits_have_competitions():
-    assert set(competition_names(split="heldout")) | set(competition_names(split="train")) == set(NAMES)
-    assert "wages" in competition_names(split="heldout")
+def test_nine_to_train_on_and_three_held_out():
+    assert set(NAMES) == set(TASKS)
+    for split, each in (("train", 3), ("heldout", 1)):
+        competitions = [load_competition(name) for name in competition_names(split=split)]
+        assert Counter(c.category for c in competitions) == dict.fromkeys(CATEGORIES, each)
 
 
-def test_every_competition_has_a_recipe():
-    assert set(NAMES) <= set(TASKS)
+def test_the_metrics_are_of_every_kind():
+    metrics = [load_competition(name).metric for name in NAMES]
+    assert len({metric.name for metric in metrics}) >= 10
+    assert {metric.higher_is_better for metric in metrics} == {True, False}
+    assert {metric.prediction for metric in metrics} == {"number", "label", "probability"}
+
+
+def test_what_a_licence_asks_to_be_kept_is_there():
+    asking = {name for name in NAMES if licence(name) in ("MIT", "WordNet 3.0")}
+    assert asking == {path.parent.name for path in BUNDLED.glob("*/NOTICE.txt")}
 
 
 def test_the_suite_is_small():

@@ -112,7 +112,7 @@ def test_loading_from_many_threads():
     [
         ("brest-cancer", "Did you mean 'breast-cancer'?"),
         ("sms_spam", "Did you mean 'sms-spam'?"),
-        ("titanic", "Choose one of breast-cancer"),
+        ("titanic", "Choose one of bike-hours, breast-cancer"),
         ("", "Choose one of"),
         ("../digits", "Did you mean 'digits'?"),
         ("x\0y", "Choose one of"),

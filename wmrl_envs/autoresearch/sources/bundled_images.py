@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from wmrl_envs.autoresearch.sources.downloads import Downloads
-from wmrl_envs.autoresearch.sources.raw_task import RawTask
+from wmrl_envs.autoresearch.sources.raw_task import MIT, RawTask
 
 __all__ = ["digits", "fashion", "fours_and_nines", "textures"]
 
@@ -116,6 +116,7 @@ def fashion(downloads: Downloads) -> RawTask:
         target="kind",
         images=_halve(pixels[chosen]),
         test_fraction=0.6,
+        notice=f"Copyright (c) 2017 Zalando SE\n\n{MIT}",
     )
 
 

@@ -9,7 +9,7 @@ import re
 import pandas as pd
 
 from wmrl_envs.autoresearch.sources.downloads import Downloads
-from wmrl_envs.autoresearch.sources.raw_task import RawTask
+from wmrl_envs.autoresearch.sources.raw_task import MIT, RawTask
 
 __all__ = ["glosses", "languages", "sms_spam", "tweets"]
 
@@ -89,6 +89,7 @@ def tweets(downloads: Downloads) -> RawTask:
         table=_sample(table[["text", "sentiment"]], 2500),
         target="sentiment",
         test_fraction=0.6,
+        notice=f"Copyright (c) 2016 C.J. Hutto\n\n{MIT}",
     )
 
 
@@ -121,6 +122,7 @@ def glosses(downloads: Downloads) -> RawTask:
         table=table.groupby("kind").sample(310, random_state=0),
         target="kind",
         test_fraction=0.6,
+        notice=downloads.deb("wordnet-base", "usr/share/doc/wordnet-base/copyright").read().decode("utf-8"),
     )
 
 

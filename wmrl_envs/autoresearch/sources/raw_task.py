@@ -12,7 +12,24 @@ from numpy.typing import NDArray
 
 from wmrl_envs.autoresearch.metrics import get_metric
 
-__all__ = ["RawTask", "write_competition"]
+__all__ = ["MIT", "RawTask", "write_competition"]
+
+MIT = """\
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+associated documentation files (the "Software"), to deal in the Software without restriction,
+including without limitation the rights to use, copy, modify, merge, publish, distribute,
+sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in all copies or substantial
+portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES
+OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,6 +43,7 @@ class RawTask:
         target: Name of the target column.
         images: Images of shape (rows, height, width), for image tasks.
         test_fraction: Share of the rows that become test rows.
+        notice: What the licence asks to be kept with the data; goes to NOTICE.txt.
     """
 
     settings: dict[str, str]
@@ -34,6 +52,7 @@ class RawTask:
     target: str
     images: NDArray[np.uint8] | None = None
     test_fraction: float = 0.5
+    notice: str = ""
 
 
 def write_competition(task: RawTask, root: Path, seed: int = 0) -> None:
@@ -68,5 +87,7 @@ def write_competition(task: RawTask, root: Path, seed: int = 0) -> None:
         images = task.images[order]
         np.savez_compressed(public / "images.npz", train=images[num_test:], test=images[:num_test])
     (public / "description.md").write_text(task.description.strip() + "\n", encoding="utf-8")
+    if task.notice:
+        (root / "NOTICE.txt").write_text(task.notice, encoding="utf-8")
     settings = {**task.settings, "id_column": "id", "target_columns": [task.target]}
     (root / "competition.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
