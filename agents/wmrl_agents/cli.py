@@ -170,11 +170,14 @@ def _evaluate(options: argparse.Namespace) -> int:
     flags = _flags(options)
     if options.repeats is not None:
         flags["evaluation_repeats"] = options.repeats
+    base = _settings(options)
+    if options.config is None:
+        base.pop("competitions", None)  # a preset names those that it trains on
     from wmrl_agents.train import evaluate
 
     return evaluate(
         options.policy,
-        base=_settings(options),
+        base=base,
         flags=flags,
         split=options.split,
         half=options.half,

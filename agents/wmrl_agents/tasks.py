@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wmrl_envs.autoresearch.checks import HALVES, Finding
-from wmrl_envs.autoresearch.competition import Competition, competition_names, load_competition
+from wmrl_envs.autoresearch.competition import competition_names, load_competition
 from wmrl_envs.autoresearch.inspection import inspect_folder
 from wmrl_envs.autoresearch.prompts import task_text
-from wmrl_envs.errors import ConfigError
+from wmrl_envs.errors import CompetitionError, ConfigError
 
 __all__ = ["main"]
 
@@ -35,8 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("name", metavar="NAME", help="a name, or a folder")
     show.set_defaults(run=_show)
     code_help = "code tree of MLE-Dojo or MLE-bench, where their package is not installed"
-    show.add_argument("--dojo-root", metavar="DIR", type=Path, help=code_help)
     for command in (tasks, show):
+        command.add_argument("--dojo-root", metavar="DIR", type=Path, help=code_help)
         command.add_argument(
             "--data-root",
             metavar="DIR",
@@ -63,11 +63,15 @@ def _list(options: argparse.Namespace) -> int:
     names = competition_names(options.data_root)
     width = max(map(len, names), default=0)
     for name in names:
-        print(f"{name:{width}}  {_in_short(load_competition(name, options.data_root))}")
+        print(f"{name:{width}}  {_in_short(name, options.data_root, options.dojo_root)}")
     return 0
 
 
-def _in_short(competition: Competition) -> str:
+def _in_short(name: str, data_root: Path | None, dojo_root: Path | None) -> str:
+    try:
+        competition = load_competition(name, data_root, dojo_root)
+    except CompetitionError as error:
+        return str(error)
     return (
         f"{competition.category:7}  {competition.split:7}  {competition.metric.name:17}  {competition.title}"
     )

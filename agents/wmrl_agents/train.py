@@ -125,7 +125,7 @@ def evaluate(
         policy: Run directory, model directory or name, or ``http://host/v1#model``.
         base: Settings for a policy that is not a run.
         flags: Settings that override those of a run.
-        split: Which competitions, if the settings name none.
+        split: Which competitions, if the settings name none. A run evaluated on ``train`` has its own.
         half: Half of the test rows that the scores are on.
         output: Where the numbers go; None chooses a place and says it.
         mle_bench_report: Where MLE-bench's report goes; None for nowhere.

@@ -149,6 +149,10 @@ def test_the_command(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     assert main(["tasks", "show", str(folder), "--dojo-root", str(code)]) == 0
     assert "scores from 1.5 to 3" in capsys.readouterr().out
+    assert main(["tasks", "list", "--data-root", str(folder.parent), "--dojo-root", str(code)]) == 0
+    assert capsys.readouterr().out.split()[:2] == ["small-houses", "tabular"]
+    assert main(["tasks", "list", "--data-root", str(folder.parent)]) == 0
+    assert "No metric for the MLE-Dojo competition 'small-houses'" in capsys.readouterr().out
 
 
 def test_a_task_of_dsbench_is_shown_without_a_board(tmp_path, capsys):

@@ -52,11 +52,16 @@ class GRPOConfig:
     """File with a Jinja chat template for the agent; none means its tokenizer's own. A template that rewrites
     earlier turns (that drops their thinking, say) cannot be trained on over several turns."""
     world_model: str = "tiny-coder-world-model"
-    """Language model that predicts outcomes, named likewise."""
+    """Language model that predicts outcomes, named likewise, or an endpoint (http://host/v1#model). 'policy'
+    is the agent's own initial weights, frozen, as in the paper: the copy that the KL term holds on to serves
+    for both."""
     competitions: tuple[str, ...] | None = None
     """Names or folders of the competitions to train on; none means every bundled one of the train split."""
     data_root: str | None = None
-    """Folder of competition folders in which the names are looked up; none means the bundled ones."""
+    """Folder of competition folders in which the names are looked up; none means the bundled ones. They may
+    be in the layout of MLE-Dojo, MLE-bench or DSBench too."""
+    dojo_root: str | None = None
+    """Code tree of those competitions' authors, where their package is not installed."""
     seed: int = 0
     """Every draw of the run follows from this number."""
 

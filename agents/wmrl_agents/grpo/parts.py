@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -16,7 +16,7 @@ from wmrl_agents.grpo.rollouts import Executor
 from wmrl_agents.policies import resolve_model
 from wmrl_agents.policies.chat import ChatPolicy
 from wmrl_envs.autoresearch import Competition, load_competition
-from wmrl_envs.autoresearch.competition import Half, bundled_names
+from wmrl_envs.autoresearch.competition import Half, competition_names
 from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluator
@@ -26,7 +26,16 @@ from wmrl_rewards.language_models.openai_client import OpenAIModel
 from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
 from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
 
-__all__ = ["Parts", "build_parts", "load_competitions", "load_playing_policy", "make_executor"]
+__all__ = [
+    "Parts",
+    "build_parts",
+    "load_competitions",
+    "load_playing_policy",
+    "make_executor",
+    "make_predictor",
+]
+
+OWN_POLICY = "policy"
 
 
 @dataclass
@@ -36,12 +45,14 @@ class Parts:
     Attributes:
         load_policy: Makes a policy from a model directory or name.
         executor: Where solutions run; None if nothing is executed.
-        predictor: The world model; None if nothing is predicted.
+        predictor: The world model; None if nothing is predicted, or if the policy itself does it.
+        predictor_of: Makes the world model of the frozen policy that training began with.
     """
 
     load_policy: Callable[[str | Path], TrainablePolicy]
     executor: Executor | None = None
     predictor: Evaluator | None = None
+    predictor_of: Callable[[Any], Evaluator] | None = None
 
 
 def build_parts(config: GRPOConfig, cache: Path) -> Parts:
@@ -54,11 +65,12 @@ def build_parts(config: GRPOConfig, cache: Path) -> Parts:
     Raises:
         WMRLError: The sandbox or a model cannot be had.
     """
-    return Parts(
-        load_policy=lambda source: load_policy(config, source),
-        executor=make_executor(config, cache),
-        predictor=_make_predictor(config) if config.uses_world_model else None,
-    )
+    parts = Parts(lambda source: load_policy(config, source), make_executor(config, cache))
+    if config.uses_world_model and config.world_model == OWN_POLICY:
+        parts.predictor_of = lambda policy: make_predictor(config, policy.language_model)
+    elif config.uses_world_model:
+        parts.predictor = make_predictor(config, _load_language_model(config))
+    return parts
 
 
 def load_policy(config: GRPOConfig, source: str | Path) -> TrainablePolicy:
@@ -129,10 +141,10 @@ def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> San
     )
 
 
-def _make_predictor(config: GRPOConfig) -> PredictedEvaluator:
-    """The world model that a config names, asked for the most likely outcome."""
+def make_predictor(config: GRPOConfig, language_model: LanguageModel) -> PredictedEvaluator:
+    """A language model as the world model of a run, asked for the most likely outcome."""
     world_model = LanguageModelWorldModel(
-        _load_language_model(config),
+        language_model,
         sampling=Sampling(max_new_tokens=config.world_model_max_new_tokens, temperature=0),
         max_context_tokens=config.world_model_context,
         predict=config.world_model_predicts,
@@ -156,16 +168,11 @@ def load_competitions(config: GRPOConfig, split: Literal["train", "heldout"] = "
         CompetitionError: One is unknown or its folder is not what the format says.
         ConfigError: There is none.
     """
-    if config.competitions is not None:
-        return [load_competition(name, config.data_root) for name in config.competitions]
-    names = bundled_names() if config.data_root is None else _names_in(Path(config.data_root))
-    found = [load_competition(name, config.data_root) for name in names]
-    chosen = [competition for competition in found if competition.split == split]
+    names = config.competitions
+    if names is None:
+        names = tuple(competition_names(config.data_root, split))
+    chosen = [load_competition(name, config.data_root, config.dojo_root) for name in names]
     if not chosen:
         where = config.data_root or "this package"
         raise ConfigError(f"There are no competitions of the split '{split}' in {where}: name some.")
     return chosen
-
-
-def _names_in(folder: Path) -> list[str]:
-    return sorted(path.parent.name for path in folder.glob("*/competition.yaml"))

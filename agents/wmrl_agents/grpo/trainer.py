@@ -43,6 +43,7 @@ from wmrl_agents.runs import (
 from wmrl_agents.store import RunStore
 from wmrl_envs.autoresearch import Competition
 from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_envs.evaluation import Evaluator
 from wmrl_rewards import PairPool, WorldModelReward
 
 __all__ = ["GRPOTrainer"]
@@ -72,7 +73,8 @@ class GRPOTrainer:
         checkpoint = latest_checkpoint(self.run_dir)
         self.next_step = 0 if checkpoint is None else checkpoint.step
         self.policy = self.parts.load_policy(config.policy if checkpoint is None else checkpoint.policy_dir)
-        self.reference = self._make_reference(started=checkpoint is None)
+        frozen = self._frozen_start(started=checkpoint is None)
+        self.reference = frozen if config.kl_coefficient > 0 else None
         if is_run(self.run_dir):
             continue_run(self.run_dir, config)
         else:
@@ -90,8 +92,9 @@ class GRPOTrainer:
             self.reward.load_state_dict(checkpoint.reward_state())
         self.store.truncate(self.next_step)
         truncate_metrics(self.run_dir, self.next_step)
-        predictor = self.parts.predictor if config.uses_world_model else None
-        self.rollouts = Rollouts(self.policy, self.parts.executor, predictor, rollout_settings(config))
+        self.rollouts = Rollouts(
+            self.policy, self.parts.executor, self._predictor(frozen), rollout_settings(config)
+        )
 
     def train(
         self,
@@ -187,12 +190,18 @@ class GRPOTrainer:
         self.pool.close()
         self.store.close()
 
-    def _make_reference(self, started: bool) -> Any:
-        """The policy that the KL term holds on to: the one that training began with."""
-        if self.config.kl_coefficient == 0:
+    def _frozen_start(self, started: bool) -> Any:
+        """The policy that training began with: the KL term holds on to it, and it may be the world model."""
+        if self.config.kl_coefficient == 0 and self.parts.predictor_of is None:
             return None
         start = self.policy if started else self.parts.load_policy(self.config.policy)
         return start.frozen_copy()
+
+    def _predictor(self, frozen: Any) -> Evaluator | None:
+        """The world model, without a second copy of the weights where it is the frozen policy."""
+        if not self.config.uses_world_model:
+            return None
+        return self.parts.predictor if self.parts.predictor_of is None else self.parts.predictor_of(frozen)
 
     def _update(self, groups: list[Group], scores: StepScores) -> tuple[GradientStatistics, float]:
         """One step of the optimiser; returns statistics and the gradient's length before clipping."""

@@ -86,6 +86,8 @@ def _task(run: RunData, name: str) -> str:
     """Text of the task; the competition may be gone, since a report can be made anywhere."""
     given = [folder for folder in run.config.competitions or () if Path(folder).name == name]
     try:
-        return task_text(load_competition(given[0] if given else name, run.config.data_root))
+        return task_text(
+            load_competition(given[0] if given else name, run.config.data_root, run.config.dojo_root)
+        )
     except CompetitionError as error:
         return f"(The text of this task is not at hand: {error})"
