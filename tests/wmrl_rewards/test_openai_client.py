@@ -1,13 +1,15 @@
 """The endpoint client against a real HTTP server on the loopback interface."""
 
+import asyncio
 import json
+import sys
 import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_envs.errors import ConfigError, MissingExtraError, WMRLError
 from wmrl_rewards.language_models import Generation, LanguageModel, OpenAIModel, Sampling
 
 
@@ -37,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
         with server.lock:
             attempt = sum(other == body for other in server.bodies)
             server.bodies.append(body)
-            server.headers.append((self.path, dict(self.headers)))
+            server.headers.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
             server.running += 1
             server.most = max(server.most, server.running)
         try:
@@ -47,6 +49,9 @@ class Handler(BaseHTTPRequestHandler):
                 server.running -= 1
         if answer is None:  # hang up without a word
             self.close_connection = True
+            return
+        if callable(answer):  # write what it likes
+            answer(self)
             return
         status, headers, text = answer
         self.send_response(status)
@@ -121,8 +126,8 @@ def test_the_request_says_what_was_asked(serve):
     ]
     path, headers = server.headers[0]
     assert path == "/v1/chat/completions"
-    assert headers["Content-Type"] == "application/json"
-    assert "Authorization" not in headers
+    assert headers["content-type"] == "application/json"
+    assert "authorization" not in headers
 
 
 def test_seeds_depend_on_seed_question_and_number_of_the_sample_alone(serve):
@@ -225,6 +230,85 @@ def test_a_server_that_hangs_up_or_stays_silent_is_no_answer(serve):
     assert all(reply.error.startswith(f"No answer from {server.url}") for (reply,) in replies)
 
 
+def cut_off(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"choices": [{"mess')
+    handler.close_connection = True
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(serve):
+    server = serve(lambda body, attempt: cut_off if attempt == 0 else echo(body, attempt))
+    assert OpenAIModel(server.url, "wm").generate(say("Hi"), Sampling()) == [[Generation("You said: Hi")]]
+
+
+def test_an_answer_that_drips_is_not_waited_for(serve):
+    done = threading.Event()
+
+    def drip(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        while not done.wait(0.01):
+            handler.wfile.write(b" ")
+
+    server = serve(lambda body, attempt: drip)
+    ((reply,),) = OpenAIModel(server.url, "wm", timeout_s=0.3, max_retries=0).generate(say("Hi"), Sampling())
+    done.set()
+    assert reply.error.startswith(f"No answer from {server.url}")
+
+
+def test_several_servers_share_the_work(serve):
+    servers = [serve(echo) for _ in range(4)]
+    model = OpenAIModel([server.url for server in servers], "wm")
+    texts = [str(number) for number in range(40)]
+    assert model.generate(say(*texts), Sampling()) == [[Generation(f"You said: {text}")] for text in texts]
+    assert [len(server.bodies) for server in servers] == [10] * 4
+
+
+def test_what_dead_servers_do_not_answer_the_living_one_does(serve):
+    hangs_up, refuses = serve(lambda body, attempt: None), serve(lambda body, attempt: (503, NOW, "busy"))
+    gone, living = serve(echo), serve(echo)
+    gone.shutdown()
+    gone.server_close()
+    model = OpenAIModel([server.url for server in (hangs_up, refuses, gone, living)], "wm", max_concurrency=8)
+    texts = [str(number) for number in range(60)]
+    replies = model.generate(say(*texts), Sampling())
+    assert replies == [[Generation(f"You said: {text}")] for text in texts]
+    assert sorted(body["messages"][-1]["content"] for body in living.bodies) == sorted(texts)
+
+
+def test_nothing_is_taken_from_the_environment(serve, monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    server = serve(echo)
+    OpenAIModel(server.url, "wm").generate(say("Hi"), Sampling())
+    assert "secret" not in repr(server.headers)
+
+
+def test_it_works_where_an_event_loop_runs(serve):
+    server = serve(echo)
+
+    async def in_a_notebook():
+        return OpenAIModel(server.url, "wm").generate(say("Hi"), Sampling())
+
+    assert asyncio.run(in_a_notebook()) == [[Generation("You said: Hi")]]
+    refusing = serve(lambda body, attempt: (404, {}, "No such model."))
+
+    async def in_vain():
+        return OpenAIModel(refusing.url, "wm").generate(say("Hi"), Sampling())
+
+    with pytest.raises(WMRLError, match="answers 404: No such model"):
+        asyncio.run(in_vain())
+
+
+def test_without_the_package_the_sentence_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'wmrl\[openai\]'"):
+        OpenAIModel("http://127.0.0.1:9/v1", "wm")
+
+
 def test_nobody_there_is_no_answer(serve):
     server = serve(echo)
     url = server.url
@@ -247,7 +331,7 @@ def test_the_key_comes_from_the_environment_and_follows_no_redirect(serve, monke
     server = serve(lambda body, attempt: (307, {"Location": other.url}, ""))
     model = OpenAIModel(server.url, "wm", api_key_env="DEMO_KEY")
     ((reply,),) = model.generate(say("Hi"), Sampling())
-    assert server.headers[0][1]["Authorization"] == "Bearer secret"
+    assert server.headers[0][1]["authorization"] == "Bearer secret"
     assert "answers 307" in reply.error
     assert not other.bodies
     assert "secret" not in repr(vars(model))
@@ -272,6 +356,8 @@ def test_tokens_are_estimated_from_above_for_plain_text():
         ({"base_url": "127.0.0.1:8000"}, "base_url must look like http"),
         ({"base_url": "file:///etc/passwd"}, "base_url must look like http"),
         ({"base_url": ""}, "base_url must look like http"),
+        ({"base_url": []}, "base_url must look like http"),
+        ({"base_url": ["http://127.0.0.1:9/v1", "b"]}, "base_url must look like http.*, not 'b'"),
         (
             {"api_key_env": "NO_SUCH_KEY_ANYWHERE"},
             "which should hold the key, is not set",

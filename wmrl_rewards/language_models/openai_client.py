@@ -1,28 +1,32 @@
 """`OpenAIModel`: any endpoint with OpenAI's chat-completions protocol (vLLM, SGLang, llama.cpp, a service).
 
-The standard library's HTTP client does all that one POST a reply needs, so that no client package has to be
-pinned beside the engine's own.
+The requests are those of the ``openai`` package. Which server is asked, when it is asked again, and what
+counts as an answer is decided here: the package knows one server, and would give up on a request that another
+one can answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import http.client
 import json
 import math
 import os
-import time
-import urllib.error
-import urllib.request
+import random
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_envs.errors import ConfigError, MissingExtraError, WMRLError
 from wmrl_rewards.language_models.base import Generation, Message, Sampling
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 __all__ = ["OpenAIModel"]
 
@@ -31,31 +35,36 @@ _WRONG_SETTINGS = (401, 403, 404)
 _LONGEST_PAUSE_S = 60.0
 _MAX_REPLY_BYTES = 64 * 2**20
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# What the package would add by itself from the environment, whoever is asked.
+_NOT_SENT = ("Authorization", "OpenAI-Organization", "OpenAI-Project")
 
 
 class OpenAIModel:
-    """Chat generation by an endpoint.
+    """Chat generation by an endpoint, or by several that serve the same model.
 
-    Each sample is one request; requests run side by side. One that fails is tried again with growing pauses
-    (or the pause that the server asks for), and in the end gives a generation with an ``error``.
+    Each sample is one request; requests run side by side, and take the servers in turns. One that fails is
+    tried again, at another server if there is one. A server that fails is left alone for a while: growing
+    pauses of random length, or the pause that it asks for. What fails in the end gives a generation with an
+    ``error``.
 
     Args:
-        base_url: Address up to and with the version, for example ``http://127.0.0.1:8000/v1``.
+        base_url: Address up to and with the version, for example ``http://127.0.0.1:8000/v1``; or several.
         model: Name of the model there.
         api_key_env: Name of the environment variable that holds the key; None sends none.
-        timeout_s: Longest silence of the server before an attempt counts as failed.
+        timeout_s: Longest time that one attempt may take.
         max_retries: Further attempts after a failed one.
-        max_concurrency: Requests in flight at most.
+        max_concurrency: Requests in flight at most, at all servers together.
         extra: Further fields of the request's body, for example
             ``{"chat_template_kwargs": {"enable_thinking": False}}``.
 
     Raises:
         ConfigError: A setting is wrong, or the environment variable is not set.
+        MissingExtraError: The package ``openai`` is not installed.
     """
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         model: str,
         *,
         api_key_env: str | None = None,
@@ -64,9 +73,11 @@ class OpenAIModel:
         max_concurrency: int = 16,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        address = urlsplit(base_url)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise ConfigError(f"base_url must look like http://127.0.0.1:8000/v1, not {base_url!r}.")
+        self.base_urls = [base_url] if isinstance(base_url, str) else list(base_url)
+        for url in self.base_urls or [""]:
+            address = urlsplit(url)
+            if address.scheme not in ("http", "https") or not address.hostname:
+                raise ConfigError(f"base_url must look like http://127.0.0.1:8000/v1, not {url!r}.")
         if api_key_env is not None and not os.environ.get(api_key_env):
             raise ConfigError(
                 f"The environment variable {api_key_env}, which should hold the key, is not set."
@@ -75,16 +86,13 @@ class OpenAIModel:
             raise ConfigError(
                 "timeout_s must be above 0, max_retries at least 0 and max_concurrency at least 1."
             )
-        self.url = base_url.rstrip("/") + "/chat/completions"
+        _openai()
         self.model = model
         self.timeout_s = timeout_s
         self.max_retries = max_retries
         self.max_concurrency = max_concurrency
         self.extra = dict(extra or {})
         self._api_key_env = api_key_env
-        # A proxy cannot reach this machine's own ports, and a redirect would carry the key elsewhere.
-        direct = [urllib.request.ProxyHandler({})] if address.hostname in _LOOPBACK else []
-        self._opener = urllib.request.build_opener(_NoRedirect, *direct)
 
     def generate(
         self, conversations: Sequence[Sequence[Message]], sampling: Sampling, samples: int = 1
@@ -92,7 +100,7 @@ class OpenAIModel:
         """Generate replies; see `LanguageModel`.
 
         Raises:
-            WMRLError: The endpoint refuses the key, or does not know the model: no retry would help.
+            WMRLError: An endpoint refuses the key, or does not know the model: no retry would help.
         """
         seen: Counter[str] = Counter()
         bodies = []
@@ -102,18 +110,14 @@ class OpenAIModel:
                 key = json.dumps([sampling.seed, conversation])
                 bodies.append(self._body(conversation, sampling, f"{seen[key]} {key}"))
                 seen[key] += 1
-        pool = ThreadPoolExecutor(self.max_concurrency, thread_name_prefix="wmrl-openai")
-        try:
-            replies = list(pool.map(self._ask, bodies))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        replies = _run(self._ask_all(bodies)) if bodies else []
         return [replies[i : i + samples] for i in range(0, len(replies), samples)]
 
     def count_tokens(self, text: str) -> int:
         """An estimate, since the endpoint keeps its tokenizer: one token for three bytes, rounded up."""
         return math.ceil(len(text.encode()) / 3)
 
-    def _body(self, conversation: Sequence[Message], sampling: Sampling, seed_key: str) -> bytes:
+    def _body(self, conversation: Sequence[Message], sampling: Sampling, seed_key: str) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "model": self.model,
             "messages": list(conversation),
@@ -123,36 +127,79 @@ class OpenAIModel:
         }
         if sampling.seed is not None:
             fields["seed"] = int.from_bytes(hashlib.sha256(seed_key.encode()).digest()[:4], "little") >> 1
-        return json.dumps(fields | self.extra).encode()
+        if self.extra:
+            fields["extra_body"] = self.extra
+        return fields
 
-    def _ask(self, body: bytes) -> Generation:
+    async def _ask_all(self, bodies: Sequence[dict[str, Any]]) -> list[Generation]:
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(self._client(url)) for url in self.base_urls]
+            servers = _Servers(
+                [_Server(url, client) for url, client in zip(self.base_urls, clients, strict=True)]
+            )
+            allowed = asyncio.Semaphore(self.max_concurrency)
+
+            async def ask(body: dict[str, Any]) -> Generation:
+                async with allowed:
+                    return await self._ask(servers, body)
+
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(body)) for body in bodies]
+            return [task.result() for task in tasks]
+
+    def _client(self, url: str) -> AsyncOpenAI:
+        openai = _openai()
+        local = urlsplit(url).hostname in _LOOPBACK
+        return openai.AsyncOpenAI(
+            base_url=url,
+            api_key="none" if self._api_key_env is None else os.environ[self._api_key_env],
+            organization="",
+            project="",
+            timeout=self.timeout_s,
+            max_retries=0,
+            # A proxy cannot reach this machine's own ports, and a redirect would carry the key elsewhere.
+            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False, trust_env=not local),
+        )
+
+    async def _ask(self, servers: _Servers, body: dict[str, Any]) -> Generation:
         """One request with its retries."""
-        attempt = 0
-        while True:
-            answer = self._post(body)
+        problem = ""
+        tried: set[_Server] = set()
+        for attempt in range(self.max_retries + 1):
+            server = await servers.next(tried)
+            tried.add(server)
+            answer = await self._post(server, body)
             if isinstance(answer, bytes):
                 return _generation(answer)
-            if answer.final or attempt == self.max_retries:
-                return Generation("", finished=False, error=answer.problem)
-            pause = 2.0**attempt if answer.retry_after_s is None else answer.retry_after_s
-            time.sleep(min(pause, _LONGEST_PAUSE_S))
-            attempt += 1
+            problem = answer.problem
+            if answer.final:
+                break
+            pause = random.uniform(0.5, 1.0) * 2.0**attempt
+            server.rest(
+                min(pause if answer.retry_after_s is None else answer.retry_after_s, _LONGEST_PAUSE_S)
+            )
+        return Generation("", finished=False, error=problem)
 
-    def _post(self, body: bytes) -> bytes | _Failure:
-        headers = {"Content-Type": "application/json"}
-        if self._api_key_env is not None:
-            headers["Authorization"] = f"Bearer {os.environ[self._api_key_env]}"
-        request = urllib.request.Request(self.url, data=body, headers=headers)
+    async def _post(self, server: _Server, body: dict[str, Any]) -> bytes | _Failure:
+        openai, url = _openai(), f"{server.url.rstrip('/')}/chat/completions"
+        unsent = _NOT_SENT if self._api_key_env is None else _NOT_SENT[1:]
+        headers = {name: openai.Omit() for name in unsent}
+        completions = server.client.chat.completions.with_streaming_response
         try:
-            with self._opener.open(request, timeout=self.timeout_s) as response:
-                return response.read(_MAX_REPLY_BYTES)
-        except urllib.error.HTTPError as error:
-            problem = f"{self.url} answers {error.code}: {_server_message(error)}"
-            if error.code in _WRONG_SETTINGS:
+            # Not left to the package: its time limit is on each silence, and a server may drip for ever.
+            async with (
+                asyncio.timeout(self.timeout_s),
+                completions.create(**body, extra_headers=headers) as response,
+            ):
+                return await _read(response)
+        except openai.APIStatusError as error:
+            problem = f"{url} answers {error.status_code}: {_server_message(error.response)}"
+            if error.status_code in _WRONG_SETTINGS:
                 raise WMRLError(problem) from error
-            return _Failure(problem, error.code not in _WORTH_A_RETRY, _retry_after(error))
-        except (OSError, http.client.HTTPException) as error:
-            return _Failure(f"No answer from {self.url}: {getattr(error, 'reason', None) or repr(error)}.")
+            return _Failure(problem, error.status_code not in _WORTH_A_RETRY, _retry_after(error.response))
+        except (openai.APIConnectionError, OSError, TimeoutError) as error:
+            cause = str(error.__cause__ or error).rstrip(".") or f"none within {self.timeout_s:g} seconds"
+            return _Failure(f"No answer from {url}: {cause}.")
 
 
 @dataclass(frozen=True)
@@ -164,9 +211,88 @@ class _Failure:
     retry_after_s: float | None = None
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """Follow nothing: the 3xx answer becomes an error that names it."""
+class _Server:
+    """One endpoint, and until when it is left alone."""
+
+    def __init__(self, url: str, client: AsyncOpenAI) -> None:
+        self.url = url
+        self.client = client
+        self.ready_at = 0.0
+
+    def rest(self, seconds: float) -> None:
+        """Leave it alone for so long."""
+        self.ready_at = max(self.ready_at, asyncio.get_running_loop().time() + seconds)
+
+
+class _Servers:
+    """Servers in turns, those that rest aside."""
+
+    def __init__(self, servers: Sequence[_Server]) -> None:
+        self._servers = list(servers)
+        self._turn = 0
+
+    async def next(self, tried: set[_Server]) -> _Server:
+        """The next one that is ready, best one not tried yet; where all rest, the first to be ready again."""
+        now = asyncio.get_running_loop().time()
+        order = self._servers[self._turn :] + self._servers[: self._turn]
+        chosen = min(order, key=lambda server: (max(server.ready_at, now), server in tried))
+        self._turn = (self._servers.index(chosen) + 1) % len(self._servers)
+        await asyncio.sleep(max(0.0, chosen.ready_at - now))
+        return chosen
+
+
+def _openai() -> ModuleType:
+    try:
+        import openai
+    except ImportError as error:
+        raise MissingExtraError("openai", "openai") from error
+    return openai
+
+
+def _run(work: Coroutine[Any, Any, list[Generation]]) -> list[Generation]:
+    """Run it to its end, also where an event loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _alone(work)
+    results: list[list[Generation]] = []
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            results.append(_alone(work))
+        except BaseException as error:  # raised again in the thread that asked
+            errors.append(error)
+
+    thread = threading.Thread(target=target, name="wmrl-openai")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _alone(work: Coroutine[Any, Any, list[Generation]]) -> list[Generation]:
+    """In a loop of its own; of several errors at once the first is raised."""
+    try:
+        return asyncio.run(work)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def _read(response: Any) -> bytes:
+    """The body; no more of it than an answer may have."""
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in response.iter_bytes():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > _MAX_REPLY_BYTES:
+                break
+    except Exception as error:  # the package's HTTP client, which it does not name, has errors of its own
+        raise ConnectionError(f"The answer broke off: {error}") from error
+    return b"".join(chunks)
 
 
 def _generation(answer: bytes) -> Generation:
@@ -182,20 +308,20 @@ def _generation(answer: bytes) -> Generation:
     return Generation(text, finished=reason != "length")
 
 
-def _server_message(error: urllib.error.HTTPError) -> str:
+def _server_message(response: Any) -> str:
     """What the server says is wrong: the message of a JSON error, or the beginning of any other text."""
-    text = error.read(2000).decode(errors="replace")
+    text = response.content[:2000].decode(errors="replace")
     try:
         found = json.loads(text)
         text = str(found.get("message") or found["error"]["message"])
     except (ValueError, LookupError, TypeError, AttributeError):
         pass
-    return " ".join(text.split())[:300] or error.reason
+    return " ".join(text.split())[:300] or response.reason_phrase
 
 
-def _retry_after(error: urllib.error.HTTPError) -> float | None:
+def _retry_after(response: Any) -> float | None:
     """Seconds of the Retry-After header; a date there counts as none."""
     try:
-        return max(0.0, float(error.headers.get("Retry-After", "")))
+        return max(0.0, float(response.headers.get("Retry-After", "")))
     except ValueError:
         return None

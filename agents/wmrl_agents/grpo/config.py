@@ -52,9 +52,9 @@ class GRPOConfig:
     """File with a Jinja chat template for the agent; none means its tokenizer's own. A template that rewrites
     earlier turns (that drops their thinking, say) cannot be trained on over several turns."""
     world_model: str = "tiny-coder-world-model"
-    """Language model that predicts outcomes, named likewise, or an endpoint (http://host/v1#model). 'policy'
-    is the agent's own initial weights, frozen, as in the paper: the copy that the KL term holds on to serves
-    for both."""
+    """Language model that predicts outcomes, named likewise, or an endpoint (http://host/v1#model; several
+    with commas between them). 'policy' is the agent's own initial weights, frozen, as in the paper: the copy
+    that the KL term holds on to serves for both."""
     competitions: tuple[str, ...] | None = None
     """Names or folders of the competitions to train on; none means every bundled one of the train split."""
     data_root: str | None = None

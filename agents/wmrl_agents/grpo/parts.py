@@ -111,15 +111,19 @@ def is_endpoint(source: str | Path) -> bool:
 
 
 def open_endpoint(address: str) -> LanguageModel:
-    """A model behind an endpoint, ``http://host/v1#model``; ``WMRL_API_KEY`` is sent if it is set.
+    """A model behind an endpoint, ``http://host/v1#model``, or several with commas between them.
+
+    ``WMRL_API_KEY`` is sent if it is set.
 
     Raises:
         ConfigError: The address names no model.
     """
-    url, _, model = address.partition("#")
+    urls, _, model = address.partition("#")
     if not model:
-        raise ConfigError(f"Name the model behind an endpoint after a '#': {url}#MODEL.")
-    return OpenAIModel(url, model, api_key_env="WMRL_API_KEY" if "WMRL_API_KEY" in os.environ else None)
+        raise ConfigError(f"Name the model behind an endpoint after a '#': {urls}#MODEL.")
+    return OpenAIModel(
+        urls.split(","), model, api_key_env="WMRL_API_KEY" if "WMRL_API_KEY" in os.environ else None
+    )
 
 
 def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> SandboxEvaluator:
