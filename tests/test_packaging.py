@@ -115,12 +115,10 @@ def test_the_wheel_names_licence_and_command(wheel):
     assert "wmrl = wmrl_agents.cli:main" in texts["entry_points.txt"].splitlines()
 
 
-@pytest.mark.parametrize("section", ["default", "dev"])
-def test_every_direct_requirement_is_pinned_to_a_version_that_it_allows(section):
+@pytest.mark.parametrize("extra", [None, "dev", "docker"])
+def test_every_direct_requirement_is_pinned_to_a_version_that_it_allows(extra):
     cfg = setup_cfg()
-    wanted = (
-        cfg["options"]["install_requires"] if section == "default" else cfg["options.extras_require"]["dev"]
-    )
+    wanted = cfg["options"]["install_requires"] if extra is None else cfg["options.extras_require"][extra]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     pins = {name.lower().replace("_", "-"): version for name, version in pins.items()}
