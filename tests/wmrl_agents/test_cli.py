@@ -182,6 +182,23 @@ def test_missing_bubblewrap(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
+@pytest.mark.parametrize("command", [["train"], ["evaluate", "tiny-coder"]], ids=["train", "evaluate"])
+def test_missing_engine(tmp_path, capsys, monkeypatch, command):
+    pytest.importorskip("docker")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    place = ["--run-dir" if command == ["train"] else "--output", str(tmp_path / "out")]
+    sentence = refused(capsys, *command, *QUICK, "--sandbox", "docker", "--solution-image", "mine", *place)
+    assert "No Docker engine answers" in sentence
+    assert "DOCKER_HOST" in sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_sdk(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "docker", None)
+    arguments = ["train", *QUICK, "--sandbox", "docker", "--run-dir", str(tmp_path / "run")]
+    assert "pip install 'wmrl[docker]'" in refused(capsys, *arguments)
+
+
 def test_missing_models(tmp_path, capsys):
     arguments = ["train", *QUICK, "--sandbox", "unsafe", "--run-dir", str(tmp_path / "run")]
     missing = str(tmp_path / "no" / "model")

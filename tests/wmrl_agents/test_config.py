@@ -83,7 +83,10 @@ def test_every_field_has_a_sentence_for_the_help():
         ({"competitions": 7}, "list of names"),
         ({"policy": ""}, "must be a text"),
         ({"policy": 7}, "must be a text"),
-        ({"sandbox": "none"}, "bubblewrap, unsafe"),
+        ({"sandbox": "none"}, "bubblewrap, docker, unsafe"),
+        ({"solution_image": "mine"}, "leave them out with bubblewrap"),
+        ({"sandbox": "docker", "solution_python": "python3"}, "name an image instead"),
+        ({"sandbox": "docker", "solution_gpus": [True]}, "list of names"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(settings, sentence):
@@ -102,10 +105,13 @@ def test_texts_from_yaml_and_the_command_line_become_values():
             "competitions": "digits, sms-spam",
             "threads": "none",
             "max_grad_norm": "1",
+            "sandbox": "docker",
+            "solution_gpus": "0, 1",
         }
     )
     assert (config.learning_rate, config.steps, config.debias) == (1e-3, 7, False)
     assert (config.competitions, config.threads, config.max_grad_norm) == (("digits", "sms-spam"), None, 1.0)
+    assert config.solution_gpus == ("0", "1")
 
 
 @given(
@@ -113,9 +119,17 @@ def test_texts_from_yaml_and_the_command_line_become_values():
     steps=st.integers(1, 10**6),
     competitions=st.none() | st.lists(st.sampled_from(["digits", "sms-spam"]), min_size=1).map(tuple),
     threads=st.none() | st.integers(1, 64),
+    gpus=st.none() | st.lists(st.integers(0, 9), min_size=1),
 )
-def test_a_saved_config_reads_back_equal(tmp_path_factory, learning_rate, steps, competitions, threads):
-    config = GRPOConfig(learning_rate=learning_rate, steps=steps, competitions=competitions, threads=threads)
+def test_a_saved_config_reads_back_equal(tmp_path_factory, learning_rate, steps, competitions, threads, gpus):
+    config = GRPOConfig(
+        learning_rate=learning_rate,
+        steps=steps,
+        competitions=competitions,
+        threads=threads,
+        sandbox="docker",
+        solution_gpus=gpus,
+    )
     path = tmp_path_factory.mktemp("config") / "config.yaml"
     save_config(config, path)
     assert GRPOConfig.from_mapping(load_settings(path)) == config

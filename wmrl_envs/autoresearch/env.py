@@ -17,9 +17,11 @@ from wmrl_envs.autoresearch.rewards import RewardKind
 from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Evaluator, Solution
+from wmrl_envs.sandbox.choose import SandboxName, make_sandbox
+from wmrl_envs.sandbox.job import Sandbox
 from wmrl_envs.spaces import UnicodeText
 
-__all__ = ["AutoResearchEnv", "make_dsbench"]
+__all__ = ["AutoResearchEnv", "check_sandbox", "make_dsbench"]
 
 MAX_CHARACTERS = 1_000_000
 _OPTIONS = ("competition", "evaluator", "group")
@@ -56,6 +58,8 @@ class AutoResearchEnv(gym.Env[str, str]):
         trajectory_score: ``final`` scores the last program, ``best`` the best one.
         half: Half of the test rows that gives the score: ``public`` to train, ``private`` to evaluate.
         evaluator: Who evaluates programs; None executes them in the sandbox.
+        sandbox: Where they are executed: ``bubblewrap``, ``docker``, ``unsafe`` (which isolates nothing), or
+            a sandbox with limits, image and GPUs of your choice. Only without an evaluator.
         reward: ``percentile``, or ``graded``, which also values attempts: 0 for what is no Python, 0.1 for a
             program that fails, 0.2 for one without a valid submission, else 0.5 plus half the percentile.
         feedback_score: What the agent is told of its score: ``percentile+raw``, the ``raw`` metric value
@@ -69,6 +73,7 @@ class AutoResearchEnv(gym.Env[str, str]):
     Raises:
         CompetitionError: The competition is unknown, or its folder is not in order.
         ConfigError: Another argument is out of its range.
+        SandboxError: The sandbox that is named cannot be had on this machine.
 
     Example:
         >>> import gymnasium as gym
@@ -93,6 +98,7 @@ class AutoResearchEnv(gym.Env[str, str]):
         trajectory_score: TrajectoryScore = "final",
         half: Half = "public",
         evaluator: Evaluator | None = None,
+        sandbox: Sandbox | SandboxName | None = None,
         reward: RewardKind = "percentile",
         feedback_score: FeedbackScore = "percentile+raw",
         observation_limit: int | None = None,
@@ -107,7 +113,9 @@ class AutoResearchEnv(gym.Env[str, str]):
         self.render_mode = render_mode
         self.data_root = data_root
         self.dojo_root = dojo_root
+        check_sandbox(sandbox, evaluator)
         self.evaluator = evaluator
+        self.sandbox = sandbox
         self.half: Half = half
         self.episode: Episode | None = None
         self._settings: dict[str, Any] = {
@@ -241,7 +249,7 @@ class AutoResearchEnv(gym.Env[str, str]):
         if self.evaluator is not None:
             return self.evaluator
         if self._sandbox_evaluator is None:
-            self._sandbox_evaluator = SandboxEvaluator(half=self.half)
+            self._sandbox_evaluator = SandboxEvaluator(self.sandbox or "bubblewrap", half=self.half)
         return self._sandbox_evaluator
 
     def _reward(self) -> float:
@@ -265,6 +273,19 @@ class AutoResearchEnv(gym.Env[str, str]):
             "percentile": grade.percentile if grade else None,
             "error": error,
         }
+
+
+def check_sandbox(sandbox: Sandbox | SandboxName | None, evaluator: Evaluator | None) -> None:
+    """Say now, not at the first program, what is wrong with an environment's sandbox.
+
+    Raises:
+        ConfigError: There is an evaluator too, or no sandbox of that name.
+        SandboxError: It cannot be had on this machine.
+    """
+    if sandbox is not None and evaluator is not None:
+        raise ConfigError("Give either an evaluator or a sandbox: an evaluator brings its own.")
+    if isinstance(sandbox, str):
+        make_sandbox(sandbox)
 
 
 def make_dsbench(

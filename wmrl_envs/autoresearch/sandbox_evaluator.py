@@ -14,8 +14,8 @@ from wmrl_envs.autoresearch.competition import Competition, Half, load_competiti
 from wmrl_envs.autoresearch.grading import grade
 from wmrl_envs.errors import CompetitionError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, Solution
-from wmrl_envs.sandbox.bubblewrap import BubblewrapSandbox
 from wmrl_envs.sandbox.cache import ExecutionCache
+from wmrl_envs.sandbox.choose import SandboxName, make_sandbox
 from wmrl_envs.sandbox.job import Job, Result, Sandbox
 from wmrl_envs.sandbox.pool import SandboxPool
 
@@ -43,7 +43,8 @@ class SandboxEvaluator:
     Equal solutions run once: those of one batch, those under way, and, with a cache, all that ever ran.
 
     Args:
-        sandbox: Where solutions run; None for bubblewrap with the default limits.
+        sandbox: Where solutions run, or its name: ``bubblewrap``, ``docker`` or ``unsafe``, with the default
+            limits.
         half: Half of the test rows that is graded.
         cache: Where results are kept between runs; None for nowhere.
         workers: Jobs at once; None for what the processors allow.
@@ -60,13 +61,13 @@ class SandboxEvaluator:
 
     def __init__(
         self,
-        sandbox: Sandbox | None = None,
+        sandbox: Sandbox | SandboxName = "bubblewrap",
         *,
         half: Half = "public",
         cache: ExecutionCache | None = None,
         workers: int | None = None,
     ) -> None:
-        self.sandbox = sandbox or BubblewrapSandbox()
+        self.sandbox = make_sandbox(sandbox) if isinstance(sandbox, str) else sandbox
         self.half = half
         self.cache = cache
         self.usage = Usage()

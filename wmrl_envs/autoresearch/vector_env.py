@@ -14,12 +14,14 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from wmrl_envs.autoresearch.competition import Half
-from wmrl_envs.autoresearch.env import AutoResearchEnv
+from wmrl_envs.autoresearch.env import AutoResearchEnv, check_sandbox
 from wmrl_envs.autoresearch.episode import Episode
 from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Evaluator, Solution
 from wmrl_envs.rows import stack_rows
+from wmrl_envs.sandbox.choose import SandboxName
+from wmrl_envs.sandbox.job import Sandbox
 
 __all__ = ["AutoResearchVectorEnv"]
 
@@ -40,12 +42,14 @@ class AutoResearchVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         num_envs: Number of members.
         competition: As for `AutoResearchEnv`, or a list of one for each member.
         evaluator: Who evaluates all programs of a step, in one call; None executes them in a sandbox.
+        sandbox: As for `AutoResearchEnv`; one for all members.
         render_mode: ``ansi`` or None.
         settings: All other arguments of `AutoResearchEnv`, for every member.
 
     Raises:
         CompetitionError: A competition is unknown, or its folder is not in order.
         ConfigError: Another argument is out of its range.
+        SandboxError: The sandbox that is named cannot be had on this machine.
 
     Example:
         >>> import gymnasium as gym
@@ -69,6 +73,7 @@ class AutoResearchVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         num_envs: int = 1,
         competition: str | Path | list[str | Path] | None = None,
         evaluator: Evaluator | None = None,
+        sandbox: Sandbox | SandboxName | None = None,
         render_mode: str | None = None,
         **settings: Any,
     ) -> None:
@@ -76,7 +81,9 @@ class AutoResearchVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             raise ConfigError(f"num_envs must be at least 1, not {num_envs}.")
         self.num_envs = num_envs
         self.render_mode = render_mode
+        check_sandbox(sandbox, evaluator)
         self.evaluator = evaluator
+        self.sandbox = sandbox
         self.members = [
             AutoResearchEnv(competition=name, render_mode=render_mode, **settings)
             for name in self._for_each("competition", competition)
@@ -164,7 +171,7 @@ class AutoResearchVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         if self.evaluator is not None:
             return self.evaluator
         if self._sandbox_evaluator is None:
-            self._sandbox_evaluator = SandboxEvaluator(half=self.half)
+            self._sandbox_evaluator = SandboxEvaluator(self.sandbox or "bubblewrap", half=self.half)
         return self._sandbox_evaluator
 
     def render(self) -> tuple[Any, ...] | None:

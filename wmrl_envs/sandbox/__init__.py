@@ -12,6 +12,8 @@ Example:
 
 from wmrl_envs.sandbox.bubblewrap import BubblewrapSandbox
 from wmrl_envs.sandbox.cache import ExecutionCache
+from wmrl_envs.sandbox.choose import make_sandbox
+from wmrl_envs.sandbox.devices import DevicePool
 from wmrl_envs.sandbox.docker_engine import DockerSandbox
 from wmrl_envs.sandbox.job import Job, Limits, Result, Sandbox
 from wmrl_envs.sandbox.pool import SandboxPool
@@ -19,6 +21,7 @@ from wmrl_envs.sandbox.unsafe import UnsafeSandbox
 
 __all__ = [
     "BubblewrapSandbox",
+    "DevicePool",
     "DockerSandbox",
     "ExecutionCache",
     "Job",
@@ -27,4 +30,5 @@ __all__ = [
     "Sandbox",
     "SandboxPool",
     "UnsafeSandbox",
+    "make_sandbox",
 ]

@@ -13,7 +13,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from wmrl_envs.errors import MissingExtraError, SandboxError
+from wmrl_envs.sandbox.devices import DevicePool
 from wmrl_envs.sandbox.job import Job, Limits, Result
 from wmrl_envs.sandbox.launch import (
     RUNNER,
@@ -37,7 +38,7 @@ from wmrl_envs.sandbox.scratch import remove_leftovers, scratch_folder
 from wmrl_envs.sandbox.seccomp import assemble_filter
 from wmrl_envs.sandbox.supervise import SETUP_S, TICK_S, supervise
 
-__all__ = ["DockerSandbox", "engine_version"]
+__all__ = ["DockerSandbox", "container_settings", "engine_version"]
 
 IMAGE = "wmrl-solution"
 OWNER = "wmrl.owner"  # label: process id of who made a container
@@ -45,7 +46,7 @@ FOLDER = "/sandbox"
 ENTRY = Path(__file__).with_name("container.py")
 INIT = 1  # the engine's own process 1
 ENGINE_S = 120.0
-_WORKING: set[str] = set()  # images
+_WORKING: set[tuple[str, str | None]] = set()  # images and GPUs
 
 
 class DockerSandbox:
@@ -54,10 +55,12 @@ class DockerSandbox:
     Args:
         limits: What one job may use.
         image: Image with Python 3.11 or newer as ``python3`` and the packages for solutions.
+        gpus: GPUs, by number or UUID; each job gets one for itself and waits while all are taken. Sandboxes
+            that use the same ones have to share a `DevicePool`. None for no GPU.
 
     Raises:
         MissingExtraError: The package docker is not installed.
-        SandboxError: No engine answers, it lacks the image, or it cannot isolate.
+        SandboxError: No engine answers, it lacks the image or a GPU, or it cannot isolate.
 
     Example:
         >>> sandbox = DockerSandbox(Limits(timeout_s=10))  # doctest: +SKIP
@@ -65,8 +68,14 @@ class DockerSandbox:
         'hello\\n'
     """
 
-    def __init__(self, limits: Limits | None = None, image: str = IMAGE) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        image: str = IMAGE,
+        gpus: DevicePool | Sequence[str] | None = None,
+    ) -> None:
         self.limits = limits or Limits()
+        self.gpus = gpus if gpus is None or isinstance(gpus, DevicePool) else DevicePool(gpus)
         self._client = _connect()
         self._image = self._find_image(image)
         self._filter = assemble_filter()
@@ -77,21 +86,30 @@ class DockerSandbox:
     @property
     def fingerprint(self) -> str:
         """See `Sandbox.fingerprint`."""
-        return fingerprint("docker", self.limits, f"{self._image.id}\n{RUNNER.read_text()}")
+        kind = "docker" if self.gpus is None else "docker with a GPU"
+        return fingerprint(kind, self.limits, f"{self._image.id}\n{RUNNER.read_text()}")
 
     def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
-        """Run one job; see `BubblewrapSandbox.run`."""
+        """Run one job; see `BubblewrapSandbox.run`. Waiting for a GPU is no part of the job's time."""
         check_readable(job.data_dir)
+        cancel = cancel or threading.Event()
+        if self.gpus is None:
+            return self._try(job, cancel)
+        with self.gpus.take(cancel) as gpu:
+            return self._try(job, cancel, gpu)
+
+    def _try(self, job: Job, cancel: threading.Event, gpu: str | None = None) -> Result:
         try:
-            return self._run(job, cancel or threading.Event())
+            return self._run(job, cancel, gpu)
         except _engine_errors() as error:
             return Result("infrastructure", message=f"The container could not be run: {error}")
 
-    def _run(self, job: Job, cancel: threading.Event) -> Result:
+    def _run(self, job: Job, cancel: threading.Event, gpu: str | None) -> Result:
         with ExitStack() as stack:
             exchange = stack.enter_context(_exchange(job.code, self._filter))
             listener = stack.enter_context(_listen(exchange))
-            container = stack.enter_context(_Container(self._client, self._settings(job, exchange)))
+            settings = container_settings(self._image.id, job, self.limits, exchange, gpu)
+            container = stack.enter_context(_Container(self._client, settings))
             end = _accept(listener, container, cancel)
             if end is None:
                 message = f"The container did not come up: {container.error() or 'no connection was made'}"
@@ -102,42 +120,6 @@ class DockerSandbox:
                 container, self.limits, connection.local, cancel, kill=container.kill, end=container.end
             )
             return conclude(ending, connection, self.limits, oom=container.out_of_memory())
-
-    def _settings(self, job: Job, exchange: Path) -> dict[str, Any]:
-        import docker
-
-        limits, size = self.limits, f"size={self.limits.file_bytes},mode=0777"
-        uid = new_uid()
-        environment = job_environment(job, limits, Path("/usr/bin/python3"), DATA, JOB, TMP)
-        del environment["PATH"]  # the image knows better where its Python is
-        folders = {DATA: job.data_dir.resolve(), FOLDER: exchange}
-        return {
-            "image": self._image.id,
-            "entrypoint": ["python3", "-s", "-B", "-P", f"{FOLDER}/{ENTRY.name}"],
-            "command": runner_arguments(0, job, limits)[1:],
-            "environment": environment,
-            "labels": {OWNER: str(os.getpid())},
-            "hostname": "sandbox",
-            "user": f"{uid}:{uid}",
-            "network_mode": "none",
-            "ipc_mode": "private",
-            "read_only": True,
-            "init": True,
-            "cap_drop": ["ALL"],
-            "security_opt": ["no-new-privileges"],
-            "mem_limit": limits.memory_bytes,
-            "memswap_limit": limits.memory_bytes,
-            "nano_cpus": limits.cpus * 10**9,
-            "pids_limit": limits.processes + INIT,
-            "shm_size": limits.file_bytes,
-            "tmpfs": dict.fromkeys((JOB, TMP), f"{size},exec"),
-            "mounts": [
-                docker.types.Mount(target, str(source), type="bind", read_only=True)
-                for target, source in folders.items()
-            ],
-            "log_config": docker.types.LogConfig(type="none"),
-            "stop_signal": "SIGKILL",
-        }
 
     def _find_image(self, name: str) -> Any:
         import docker
@@ -152,12 +134,62 @@ class DockerSandbox:
 
     def _check(self) -> None:
         """Run an empty program once: better one clear sentence now than a failure for each solution."""
-        if self._image.id in _WORKING:
-            return
-        result = self.run(Job(code="", data_dir=Path(__file__).parent))
-        if result.status == "infrastructure":
-            raise SandboxError(f"Docker answers but cannot run solutions here. {result.message}")
-        _WORKING.add(self._image.id)
+        for gpu in (None,) if self.gpus is None else self.gpus.names:
+            if (self._image.id, gpu) in _WORKING:
+                continue
+            result = self._try(Job(code="", data_dir=Path(__file__).parent), threading.Event(), gpu)
+            if result.status == "infrastructure":
+                raise SandboxError(f"Docker answers but cannot run solutions here. {result.message}")
+            _WORKING.add((self._image.id, gpu))
+
+
+def container_settings(
+    image: str, job: Job, limits: Limits, exchange: Path, gpu: str | None = None
+) -> dict[str, Any]:
+    """What the engine is asked for, as arguments of the SDK.
+
+    Args:
+        image: The image.
+        job: What is run.
+        limits: What it may use.
+        exchange: Folder that the container sees as `FOLDER`.
+        gpu: The one that it sees; None for none.
+    """
+    import docker
+
+    uid, size = new_uid(), f"size={limits.file_bytes},mode=0777"
+    environment = job_environment(job, limits, Path("/usr/bin/python3"), DATA, JOB, TMP)
+    del environment["PATH"]  # the image knows better where its Python is
+    folders = {DATA: job.data_dir.resolve(), FOLDER: exchange}
+    request = [] if gpu is None else [docker.types.DeviceRequest(device_ids=[gpu], capabilities=[["gpu"]])]
+    return {
+        "image": image,
+        "entrypoint": ["python3", "-s", "-B", "-P", f"{FOLDER}/{ENTRY.name}"],
+        "command": runner_arguments(0, job, limits)[1:],
+        "environment": environment,
+        "labels": {OWNER: str(os.getpid())},
+        "hostname": "sandbox",
+        "user": f"{uid}:{uid}",
+        "network_mode": "none",
+        "ipc_mode": "private",
+        "read_only": True,
+        "init": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "mem_limit": limits.memory_bytes,
+        "memswap_limit": limits.memory_bytes,
+        "nano_cpus": limits.cpus * 10**9,
+        "pids_limit": limits.processes + INIT,
+        "shm_size": limits.file_bytes,
+        "tmpfs": dict.fromkeys((JOB, TMP), f"{size},exec"),
+        "mounts": [
+            docker.types.Mount(target, str(source), type="bind", read_only=True)
+            for target, source in folders.items()
+        ],
+        "device_requests": request,
+        "log_config": docker.types.LogConfig(type="none"),
+        "stop_signal": "SIGKILL",
+    }
 
 
 class _Container:
@@ -299,7 +331,7 @@ def engine_version() -> str:
 def _engine_errors() -> tuple[type[Exception], ...]:
     """What the SDK raises; a lost connection comes through as an error of the library below it."""
     import docker
-    import requests  # type: ignore[import-untyped]
+    import requests
 
     return (docker.errors.DockerException, requests.RequestException, OSError)
 

@@ -24,6 +24,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from wmrl_envs.errors import ConfigError
+from wmrl_envs.sandbox.choose import SandboxName, check_choice
 
 __all__ = ["GRPOConfig", "field_docs", "load_preset", "load_settings", "preset_names", "save_config"]
 
@@ -135,10 +136,16 @@ class GRPOConfig:
     percentile itself."""
 
     # Execution
-    sandbox: Literal["bubblewrap", "unsafe"] = "bubblewrap"
-    """Where solutions run; 'unsafe' is a plain subprocess with no protection at all."""
+    sandbox: SandboxName = "bubblewrap"
+    """Where solutions run: 'bubblewrap', 'docker', or 'unsafe', a plain subprocess with no protection."""
     solution_python: str | None = None
-    """Python that runs solutions, as `wmrl sandbox setup` makes one; none means the one that runs this."""
+    """Python that runs solutions, as `wmrl sandbox setup` makes one; none means the one that runs this.
+    Docker takes the Python of its image."""
+    solution_image: str | None = None
+    """Docker's image for solutions; none means wmrl-solution. Only with sandbox docker."""
+    solution_gpus: tuple[str, ...] | None = None
+    """GPUs for solutions, by number or UUID, one for each execution; none means no GPU. Only with sandbox
+    docker."""
     timeout_s: float = 60.0
     """Wall time of one execution."""
     memory_bytes: int = 2 * 1024**3
@@ -171,6 +178,7 @@ class GRPOConfig:
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             object.__setattr__(self, name, _checked(name, value))
+        check_choice(self.sandbox, self.solution_python, self.solution_image, self.solution_gpus)
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> GRPOConfig:
@@ -267,7 +275,7 @@ def _checked(name: str, value: Any) -> Any:
     if name == "anchor_fraction" and value > 1:
         raise ConfigError(f"anchor_fraction must be at most 1, not {value}.")
     if value == ():
-        raise ConfigError(f"{name} names nothing: give at least one, or leave it out for all.")
+        raise ConfigError(f"{name} names nothing: give at least one, or leave it out.")
     return value
 
 
@@ -292,9 +300,9 @@ def _coerced(name: str, value: Any, kind: Any) -> Any:
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+    if not isinstance(parts, list | tuple) or not all(type(part) in (str, int) for part in parts):
         raise ConfigError(f"{name} must be a list of names, not {value!r}.")
-    return tuple(part for part in parts if part)
+    return tuple(str(part) for part in parts if part != "")
 
 
 def _truth(name: str, value: Any) -> bool:
@@ -376,7 +384,6 @@ def _mapping(text: str, name: str) -> dict[str, Any]:
 
 def save_config(config: GRPOConfig, path: Path) -> None:
     """Write all settings to a YAML file that `load_settings` reads back to the same config."""
-    settings = dataclasses.asdict(config)
-    if config.competitions is not None:
-        settings["competitions"] = list(config.competitions)
+    values = dataclasses.asdict(config).items()
+    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in values}
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")

@@ -20,7 +20,7 @@ from wmrl_envs.autoresearch.competition import Half, competition_names
 from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluator
-from wmrl_envs.sandbox import BubblewrapSandbox, ExecutionCache, Limits, UnsafeSandbox
+from wmrl_envs.sandbox import ExecutionCache, Limits, make_sandbox
 from wmrl_rewards.language_models.base import LanguageModel, Sampling
 from wmrl_rewards.language_models.openai_client import OpenAIModel
 from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
@@ -138,8 +138,13 @@ def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> San
         SandboxError: It cannot be had on this machine.
     """
     limits = Limits(timeout_s=config.timeout_s, memory_bytes=config.memory_bytes)
-    engine = BubblewrapSandbox if config.sandbox == "bubblewrap" else UnsafeSandbox
-    sandbox = engine(limits, python=config.solution_python)
+    sandbox = make_sandbox(
+        config.sandbox,
+        limits,
+        python=config.solution_python,
+        image=config.solution_image,
+        gpus=config.solution_gpus,
+    )
     return SandboxEvaluator(
         sandbox, half=half, cache=ExecutionCache(config.execution_cache or cache), workers=config.workers
     )
