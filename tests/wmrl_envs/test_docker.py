@@ -3,19 +3,24 @@
 import os
 import subprocess
 import sys
+import tempfile
 import threading
-from concurrent.futures import CancelledError
+import uuid
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 from tests.attacks import ATTACKS
-from tests.wmrl_envs.test_sandbox_attacks import check, data_dir, places, run, temporary
+from tests.wmrl_envs.test_sandbox_attacks import check, data_dir, make_data, nothing_is_left_in, places, run
 from wmrl_envs.errors import MissingExtraError, SandboxError
 from wmrl_envs.sandbox import Job, Limits
-from wmrl_envs.sandbox.docker_engine import OWNER, DockerSandbox, engine_version
+from wmrl_envs.sandbox.docker_engine import OWNER, DockerSandbox, container_settings, engine_version
 
-__all__ = ["data_dir", "places", "temporary"]
+__all__ = ["data_dir", "places"]
+
+AT_ONCE = 2  # more than half of a container's time is waiting for the engine
 
 needs_engine = pytest.mark.skipif(
     "WMRL_TEST_DOCKER" not in os.environ, reason="`make test-docker` runs this against a real engine"
@@ -25,15 +30,48 @@ needs_engine = pytest.mark.skipif(
 def containers() -> list:
     import docker
 
-    return docker.from_env().containers.list(all=True, filters={"label": OWNER})
+    return docker.from_env().containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory):
+    """Where temporary files go during these tests."""
+    folder = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def results(request, places, temporary, tmp_path_factory):
+    """What comes of each attack, as a future: those that are asked for run two at a time, before their tests."""
+    name = test_docker_withstands.__name__
+    items = [item for item in request.session.items if getattr(item, "originalname", None) == name]
+
+    def attacked(attack, data_dir):
+        mark = uuid.uuid4().hex
+        result = run(DockerSandbox(attack.limits), attack, places, data_dir, mark)
+        assert (data_dir / "train.csv").read_text() == "id,target\n0,1\n"
+        assert [c for c in containers() if f"MARK={mark}" in c.attrs["Config"]["Env"]] == []
+        return result
+
+    threads = ThreadPoolExecutor(AT_ONCE)
+    attacks = [item.callspec.params["attack"] for item in items]
+    yield {a.name: threads.submit(attacked, a, make_data(tmp_path_factory.mktemp("data"))) for a in attacks}
+    threads.shutdown(cancel_futures=True)
 
 
 @needs_engine
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_docker_withstands(attack, places, data_dir, temporary):
-    result = run(DockerSandbox(attack.limits), attack, places, data_dir)
-    check(result, attack, attack.status, temporary)
-    assert (data_dir / "train.csv").read_text() == "id,target\n0,1\n"
+def test_docker_withstands(attack, results):
+    check(results[attack.name].result(), attack, "docker", f"Docker {engine_version()}")
+
+
+@needs_engine
+def test_no_attack_leaves_anything(results, temporary):
+    for result in results.values():
+        result.exception()
+    assert nothing_is_left_in(temporary)
     assert containers() == []
 
 
@@ -52,6 +90,53 @@ print(numpy.random.rand())
     for result in (first, second):
         assert result.submission_path.read_text() == "id,target\n0,1\n"
         result.submission_path.unlink()
+
+
+@needs_engine
+def test_an_episode_from_reply_to_score():
+    """The program of a reply runs in a container, its submission is graded, and the second one runs as well."""
+    code = """
+import os, pandas
+data = os.environ["DATA_DIR"]
+sample = pandas.read_csv(data + "/sample_submission.csv")
+sample.to_csv(os.environ["SUBMISSION_PATH"], index=False)
+print(sorted(os.listdir("/sandbox")))
+"""
+    name = "wmrl_envs:wmrl/MLEDojo-v0"
+    env = gym.make(name, competition="breast-cancer", sandbox="docker", max_turns=2)
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step("```python\nraise SystemExit(3)\n```")
+    assert (reward, terminated, info["status"]) == (0.0, False, "error")
+    observation, reward, terminated, _, info = env.step(f"```python\n{code}\n```")
+    assert (terminated, info["status"], info["error"]) == (True, "ok", None)
+    assert "container.py" in observation
+    assert reward == info["percentile"]
+    assert info["score"] is not None
+    env.close()
+    assert containers() == []
+
+
+@needs_engine
+def test_the_engine_is_asked_for_the_one_gpu_that_a_job_has(data_dir):
+    import docker
+
+    client = docker.from_env()
+    image = client.images.get("wmrl-solution").id
+    settings = container_settings(image, Job("", data_dir), Limits(), data_dir, gpu="1")
+    container = client.containers.create(**settings)
+    try:
+        [request] = container.attrs["HostConfig"]["DeviceRequests"]
+    finally:
+        container.remove(v=True)
+    assert (request["DeviceIDs"], request["Capabilities"]) == (["1"], [["gpu"]])
+
+
+@needs_engine
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_missed_at_once():
+    with pytest.raises(SandboxError, match="cannot run solutions here.*device"):
+        DockerSandbox(gpus=["0"])
+    assert containers() == []
 
 
 @needs_engine

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.attack_table import SWITCH
 from wmrl_envs.errors import SandboxError
 from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, Sandbox, UnsafeSandbox
 from wmrl_envs.sandbox import bubblewrap as bubblewrap_module
@@ -439,6 +440,7 @@ def as_ordinary_user(command: list[str], home: Path) -> list[str]:
         "--regid=1234",
         "--clear-groups",
         "env",
+        f"--unset={SWITCH}",
         f"HOME={home}",
         f"TMPDIR={home}",
     ]

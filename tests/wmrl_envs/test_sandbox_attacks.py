@@ -1,6 +1,7 @@
 """The conformance suite: every attack of tests/attacks.py against every sandbox."""
 
 import os
+import platform
 import socket
 import tempfile
 import threading
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.attack_table import expected, meant_for, record
 from tests.attacks import ATTACKS, Attack
-from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, Result, UnsafeSandbox
+from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, Result, UnsafeSandbox, bubblewrap
 from wmrl_envs.sandbox.guards import WatcherGuards, find_guards
 
 ANSWERS = Path(__file__).parents[2] / "wmrl_envs/autoresearch/data/breast-cancer/private/answers.csv"
@@ -45,14 +47,18 @@ def places(tmp_path_factory):
                 server.accept()
 
 
-@pytest.fixture
-def data_dir(tmp_path):
-    public, private = tmp_path / "competition/public", tmp_path / "competition/private"
-    for folder in (public, private):
-        folder.mkdir(parents=True)
+def make_data(folder: Path) -> Path:
+    public, private = folder / "competition/public", folder / "competition/private"
+    for half in (public, private):
+        half.mkdir(parents=True)
     (public / "train.csv").write_text("id,target\n0,1\n")
     (private / "answers.csv").write_text("id,target\n1,1\n")
     return public
+
+
+@pytest.fixture
+def data_dir(tmp_path):
+    return make_data(tmp_path)
 
 
 @pytest.fixture
@@ -76,8 +82,8 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-def run(sandbox, attack: Attack, places, data_dir) -> Result:
-    mark = uuid.uuid4().hex
+def run(sandbox, attack: Attack, places, data_dir, mark: str | None = None) -> Result:
+    mark = mark or uuid.uuid4().hex
     result = sandbox.run(Job(attack.program(places), data_dir, env={"MARK": mark}))
     deadline = time.monotonic() + 5  # a killed process takes a moment to be gone
     pause = threading.Event()
@@ -94,31 +100,47 @@ def fate(result: Result) -> tuple[str, str]:
     return result.status, result.submission_error or ""
 
 
-def check(result: Result, attack: Attack, expected: tuple[str, str], temporary: Path) -> None:
-    assert fate(result) == expected, result
-    assert "PWNED" not in result.stdout
+def check(result: Result, attack: Attack, back_end: str, version: str) -> None:
+    end = ("pwned", "") if "PWNED" in result.stdout else fate(result)
+    record(back_end, attack, end, version)
+    assert end == expected(back_end, attack), result
     assert len(result.stdout) + len(result.stderr) < 3 * attack.limits.output_bytes
     assert not set("\x1b\x9b\0\x07") & set(result.stdout + result.stderr)
     assert result.seconds < attack.limits.timeout_s + 1
-    assert [path.name for path in temporary.glob("*/*")] in ([], ["lock"])
+
+
+def nothing_is_left_in(temporary: Path) -> bool:
+    return [path.name for path in temporary.glob("*/*")] in ([], ["lock"])
+
+
+def withstand(sandbox: BubblewrapSandbox, attack: Attack, places, data_dir, temporary) -> None:
+    result = run(sandbox, attack, places, data_dir)
+    back_end = "watcher" if sandbox.memory_limiter == "watcher" else "bubblewrap"
+    check(result, attack, back_end, f"bubblewrap {sandbox.version}, {sandbox.memory_limiter}")
+    assert nothing_is_left_in(temporary)
+    assert (data_dir / "train.csv").read_text() == "id,target\n0,1\n"
 
 
 @pytest.mark.sandbox
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_bubblewrap_withstands(attack, places, data_dir, temporary):
-    result = run(BubblewrapSandbox(attack.limits), attack, places, data_dir)
-    watched = isinstance(find_guards(), WatcherGuards) and attack.watcher is not None
-    check(result, attack, attack.watcher if watched else attack.status, temporary)
-    assert (data_dir / "train.csv").read_text() == "id,target\n0,1\n"
+    withstand(BubblewrapSandbox(attack.limits), attack, places, data_dir, temporary)
     assert list(Path("/sys/fs/cgroup").rglob(f"wmrl-{os.getpid()}-*")) == []
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+@pytest.mark.sandbox
+@pytest.mark.skipif(isinstance(find_guards(), WatcherGuards), reason="all attacks have met a watcher already")
+@pytest.mark.parametrize("attack", meant_for("watcher"), ids=lambda attack: attack.name)
+def test_a_watcher_withstands(attack, places, data_dir, temporary, monkeypatch):
+    monkeypatch.setattr(bubblewrap, "find_guards", WatcherGuards)
+    withstand(BubblewrapSandbox(attack.limits), attack, places, data_dir, temporary)
+
+
+@pytest.mark.parametrize("attack", meant_for("unsafe"), ids=lambda attack: attack.name)
 def test_a_plain_subprocess_withstands(attack, places, data_dir, temporary):
-    if not attack.unsafe:
-        pytest.skip("a plain subprocess cannot hold this")
     result = run(UnsafeSandbox(attack.limits), attack, places, data_dir)
-    check(result, attack, attack.status, temporary)
+    check(result, attack, "unsafe", f"Python {platform.python_version()}")
+    assert nothing_is_left_in(temporary)
 
 
 def test_every_attack_has_a_name_of_its_own():
