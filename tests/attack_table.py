@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 from pathlib import Path
 
@@ -23,11 +22,9 @@ HEADS = ("Attack or accident", "bubblewrap", "Docker", "unsafe")
 WATCHED = [*PROCESSES, *MEMORY]  # what a control group or a watcher has to bound
 NOT_HELD = "**not held**"
 
-Results = dict[str, dict[str, dict[str, str]]]
-
 
 def meant_for(back_end: str) -> list[Attack]:
-    """The attacks that are run against a back end; all others it cannot hold, or have nothing to do with it."""
+    """The attacks that are run against a back end: those that it can hold and that concern it."""
     if back_end == "watcher":
         return WATCHED
     return [attack for attack in ATTACKS if attack.unsafe] if back_end == "unsafe" else ATTACKS
@@ -51,7 +48,7 @@ def record(back_end: str, attack: Attack, end: tuple[str, str], version: str) ->
     ends = results.get("ends", {}).get(back_end, {}) | {attack.name: words(end)}
     order = [meant.name for meant in meant_for(back_end)]
     results.setdefault("ends", {})[back_end] = {name: ends[name] for name in order if name in ends}
-    results.setdefault("with", {})[back_end] = f"{version}, Linux {re.match('[0-9.]+', platform.release())[0]}"
+    results.setdefault("with", {})[back_end] = version
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
@@ -77,9 +74,7 @@ def table(results: dict) -> str:
 
 def with_table(page: str, results: dict) -> str:
     """The page with the table of these results between its marks."""
-    return re.sub(
-        f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{table(results)}\n{END}", page, flags=re.DOTALL
-    )
+    return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{table(results)}\n{END}", page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def temporary(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(request, places, temporary, tmp_path_factory):
-    """What comes of each attack, as a future: those that are asked for run two at a time, before their tests."""
+    """What comes of each attack that is tested, as a future: they run two at a time, before their tests."""
     name = test_docker_withstands.__name__
     items = [item for item in request.session.items if getattr(item, "originalname", None) == name]
 
@@ -94,7 +94,7 @@ print(numpy.random.rand())
 
 @needs_engine
 def test_an_episode_from_reply_to_score():
-    """The program of a reply runs in a container, its submission is graded, and the second one runs as well."""
+    """Programs run in containers, and what they submit is graded."""
     code = """
 import os, pandas
 data = os.environ["DATA_DIR"]
@@ -134,7 +134,7 @@ def test_the_engine_is_asked_for_the_one_gpu_that_a_job_has(data_dir):
 @needs_engine
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there_is_missed_at_once():
-    with pytest.raises(SandboxError, match="cannot run solutions here.*device"):
+    with pytest.raises(SandboxError, match=r"cannot run solutions here.*device"):
         DockerSandbox(gpus=["0"])
     assert containers() == []
 

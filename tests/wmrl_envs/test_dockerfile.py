@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_what_is_copied_is_there_and_is_all_that_is_installed():
 def test_it_installs_the_solutions_packages_and_no_others(installed, cuda, with_torch):
     calls = installed(cuda)
     [install] = [call.split() for call in calls if call.startswith("python3 -m pip install ")]
-    given = [Path(after) for word, after in zip(install, install[1:], strict=False) if word == "--requirement"]
+    given = [Path(after) for word, after in pairwise(install) if word == "--requirement"]
     assert [path.name for path in given] == [path.name for path in requirement_files(with_torch)]
     rest = set(install[4:]) - {"--requirement", *map(str, given)}
     assert rest == {"--no-cache-dir", "--no-compile", "--only-binary=:all:"}
