@@ -30,7 +30,6 @@ test: system $(VENV)/installed-dev
 
 # DOCKER=--required makes it fail where Docker cannot be had, instead of saying why and going on.
 test-docker: system $(VENV)/installed-dev
-	$(PIP_INSTALL) --editable '.[docker]'
 	PIP="$(BIN)/python -m pip" WMRL_TEST_DOCKER=1 .ci/docker $(DOCKER) $(BIN)/python -m pytest tests/wmrl_envs/test_docker.py
 
 train-check: system $(VENV)/installed

@@ -91,3 +91,50 @@ def test_an_unfit_python_is_named(tmp_path, fails, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.fixture
+def docker(tmp_path):
+    """Runs .ci/docker with only these programs; no engine answers."""
+
+    def run(*arguments, **programs):
+        for name in ("dirname", "mktemp", "rm", "seq", "sleep", "tail"):
+            (tmp_path / name).symlink_to(shutil.which(name))
+        for name, script in {"docker": "exit 1", **programs}.items():
+            path = tmp_path / name
+            path.write_text(f"#!/bin/sh\n{script}\n")
+            path.chmod(0o755)
+        command = ["/bin/bash", ROOT / ".ci/docker", *arguments, "echo", "it ran"]
+        environment = {"PATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--required"], 2)])
+@pytest.mark.parametrize(
+    ("programs", "why"),
+    [
+        ({"id": "echo 1000"}, "root has to run: apt-get install docker.io mmdebstrap"),
+        ({"id": "echo 0"}, "no engine runs, and there is no apt-get to install one with."),
+        ({"id": "echo 0", "apt-get": "exit 100"}, "the packages docker.io mmdebstrap cannot be installed."),
+        (
+            {"id": "echo 0", "mmdebstrap": "", "dockerd": "echo no cgroups >&2; exit 1"},
+            "the engine ended: no cgroups",
+        ),
+    ],
+    ids=["an ordinary user", "no package manager", "no packages", "an engine that does not start"],
+)
+def test_where_no_engine_can_be_had_it_says_why_and_fails_only_if_asked(
+    docker, tmp_path, arguments, code, programs, why
+):
+    done = docker(*arguments, **programs)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr == f"Docker is not tested here: {why}\n"
+    assert list(tmp_path.glob("tmp.*")) == []
+
+
+def test_a_check_of_a_change_does_not_demand_an_engine():
+    checks = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert "test-docker:15" in checks
+    assert "--required" not in checks
