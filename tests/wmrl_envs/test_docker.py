@@ -83,7 +83,7 @@ table = pandas.read_csv(os.environ["DATA_DIR"] + "/train.csv")
 table.to_csv(os.environ["SUBMISSION_PATH"], index=False)
 print(numpy.random.rand())
 """
-    sandbox = DockerSandbox(Limits(timeout_s=120))
+    sandbox = DockerSandbox(Limits(timeout_s=600))  # importing them all takes long on a busy machine
     first, second = (sandbox.run(Job(code, data_dir)) for _ in range(2))
     assert first.status == "ok", first
     assert first.stdout == second.stdout
@@ -96,10 +96,8 @@ print(numpy.random.rand())
 def test_an_episode_from_reply_to_score():
     """Programs run in containers, and what they submit is graded."""
     code = """
-import os, pandas
-data = os.environ["DATA_DIR"]
-sample = pandas.read_csv(data + "/sample_submission.csv")
-sample.to_csv(os.environ["SUBMISSION_PATH"], index=False)
+import os, shutil
+shutil.copyfile(os.environ["DATA_DIR"] + "/sample_submission.csv", os.environ["SUBMISSION_PATH"])
 print(sorted(os.listdir("/sandbox")))
 """
     name = "wmrl_envs:wmrl/MLEDojo-v0"
