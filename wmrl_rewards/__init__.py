@@ -4,12 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wmrl_rewards.anchors import AnchorSampler
+from wmrl_rewards.contract import check_world_model
 from wmrl_rewards.debiasing import IsotonicDebiaser
 from wmrl_rewards.denoising import AnchorWeight
-from wmrl_rewards.errors import RewardError
+from wmrl_rewards.errors import ContractError, RewardError
 from wmrl_rewards.fusion import fuse, group_scale
 from wmrl_rewards.pairs import Pair, PairPool, Pairs
-from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel, check_world_model
+from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel
 from wmrl_rewards.reward import WorldModelReward
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnchorSampler",
     "AnchorWeight",
+    "ContractError",
     "IsotonicDebiaser",
     "LanguageModelWorldModel",
     "LearnedWorldModel",

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from wmrl_envs.evaluation import Evaluation
-from wmrl_rewards.errors import RewardError
 
-__all__ = ["Prediction", "PredictionRequest", "WorldModel", "check_world_model"]
+__all__ = ["Prediction", "PredictionRequest", "WorldModel"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,10 @@ class Prediction:
 
 @runtime_checkable
 class WorldModel(Protocol):
-    """Anything that predicts scores: a prompted or trained language model, a regressor, Robometer."""
+    """Anything that predicts scores: a prompted or trained language model, a regressor, Robometer.
+
+    `wmrl_rewards.check_world_model` says whether one keeps the contract.
+    """
 
     def predict(self, requests: Sequence[PredictionRequest]) -> list[Prediction]:
         """Predict a batch.
@@ -69,91 +67,3 @@ class WorldModel(Protocol):
             One prediction per request, in their order; failures are predictions without a score.
         """
         ...
-
-
-def check_world_model(world_model: WorldModel, requests: Sequence[PredictionRequest] | None = None) -> None:
-    """Check that a world model keeps the contract that rewards rely on.
-
-    Args:
-        world_model: The world model.
-        requests: At least two questions of the kind it is made for. None asks about three programs for the
-            bundled competition ``breast-cancer``.
-
-    Raises:
-        RewardError: One sentence for each breach: the number of answers, their type, a score outside [0, 1],
-            a missing score without a reason, an answer that depends on the other requests of the batch or
-            on their order, a request that was changed.
-    """
-    asked = _example_requests() if requests is None else list(requests)
-    before = [deepcopy(vars(request)) for request in asked]
-    predictions = world_model.predict(asked)
-    breaches = _wrong_answers(predictions, len(asked))
-    if breaches:
-        raise RewardError("\n".join(breaches))
-    if world_model.predict([]) != []:
-        breaches.append("predict([]) must return an empty list.")
-    if not _same_scores(world_model.predict(asked[::-1])[::-1], predictions):
-        breaches.append(
-            "Scores change with the order of the requests: each must depend on its request alone."
-        )
-    if not _same_scores([world_model.predict([request])[0] for request in asked], predictions):
-        breaches.append("Scores change with the batch: each must depend on its request alone.")
-    if not all(_equal(vars(request), old) for request, old in zip(asked, before, strict=True)):
-        breaches.append("predict() changed a request: copy what you want to change.")
-    if breaches:
-        raise RewardError("\n".join(breaches))
-
-
-def _wrong_answers(predictions: object, num_requests: int) -> list[str]:
-    if not isinstance(predictions, list) or not all(isinstance(answer, Prediction) for answer in predictions):
-        return ["predict() must return a list of Prediction."]
-    if len(predictions) != num_requests:
-        return [f"predict() gave {len(predictions)} answers to {num_requests} requests."]
-    breaches = []
-    for number, prediction in enumerate(predictions):
-        score = prediction.score
-        if score is None and not prediction.error:
-            breaches.append(f"Prediction {number} has no score and does not say why: set its error.")
-        elif score is not None and not isinstance(score, float):
-            breaches.append(f"Prediction {number} has a score of type {type(score).__name__}, not float.")
-        elif score is not None and not 0 <= score <= 1:
-            breaches.append(f"Prediction {number} has the score {score}, which is not in [0, 1].")
-    return breaches
-
-
-def _same_scores(some: Sequence[Prediction], others: Sequence[Prediction]) -> bool:
-    """Whether the scores agree, up to what batching does to floating-point sums."""
-    pairs = [(one.score, other.score) for one, other in zip(some, others, strict=True)]
-    return all(
-        one is other if one is None or other is None else math.isclose(one, other, abs_tol=1e-4)
-        for one, other in pairs
-    )
-
-
-def _equal(one: object, other: object) -> bool:
-    """Equality that also looks inside arrays and containers."""
-    try:
-        np.testing.assert_equal(one, other)
-    except AssertionError:
-        return False
-    return True
-
-
-def _example_requests() -> list[PredictionRequest]:
-    from wmrl_envs.autoresearch.competition import load_competition
-    from wmrl_envs.autoresearch.prompts import task_text
-
-    competition = load_competition("breast-cancer")
-    constant = (
-        "import os, pandas as pd\n"
-        "sample = pd.read_csv(os.path.join(os.environ['DATA_DIR'], 'sample_submission.csv'))\n"
-        "sample.to_csv(os.environ['SUBMISSION_PATH'], index=False)\n"
-    )
-    return [
-        PredictionRequest(
-            task=task_text(competition),
-            solution=solution,
-            context={"competition": competition, "split": "public"},
-        )
-        for solution in (constant, "print('no submission')\n", "raise ValueError('broken')\n")
-    ]

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
+from wmrl_agents.policies import resolve_model
 from wmrl_agents.policies.tiny_coder.auxiliary import write_auxiliary_tasks
 from wmrl_agents.policies.tiny_coder.corpus import Execution, world_model_dialogues
 from wmrl_agents.policies.tiny_coder.executions import execute_all
 from wmrl_agents.policies.tiny_coder.grammar import MISTAKES, TaskShape, repair, sample_plan, write_script
 from wmrl_envs.autoresearch import load_competition
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome
+from wmrl_rewards import LanguageModelWorldModel, check_world_model
+from wmrl_rewards.language_models import HuggingFaceModel, Sampling
 
 STATUS = {
     "missing_import": "error",
@@ -85,3 +88,14 @@ def test_the_world_model_can_learn_from_any_mixture_of_failing_and_valid_scripts
     answers = [d[-1]["content"] for d in world_model_dialogues(executions, 400, np.random.default_rng(0))]
     share = np.mean([answer == "status: ok\nroc_auc: 0.90\npercentile: 0.50" for answer in answers])
     assert share == pytest.approx({0: 0.0, 1: 0.6, 8: 1.0}[valid], abs=0.08)
+
+
+@pytest.mark.slow
+def test_the_bundled_world_model_keeps_the_contract():
+    world_model = LanguageModelWorldModel(
+        HuggingFaceModel(resolve_model("tiny-coder-world-model"), device="cpu"),
+        sampling=Sampling(max_new_tokens=64, temperature=0),
+        max_context_tokens=1024,
+        predict="percentile",
+    )
+    check_world_model(world_model)

@@ -15,7 +15,6 @@ from wmrl_rewards import (
     PredictedEvaluator,
     Prediction,
     PredictionRequest,
-    check_world_model,
 )
 from wmrl_rewards.language_models import Generation, HuggingFaceModel, Sampling
 from wmrl_rewards.world_models import prompts
@@ -255,13 +254,12 @@ def test_it_reads_what_the_environment_writes(status, value, stdout, stderr):
     assert grade is None or predicted.grade.score == value
 
 
-def test_a_real_language_model_keeps_the_contract(tmp_path):
+def test_a_real_language_model_that_says_nothing_readable(tmp_path):
     model = HuggingFaceModel(tiny_language_model(tmp_path, max_context=2048), device="cpu")
     sampled = Sampling(max_new_tokens=4, seed=0)
     world_model = LanguageModelWorldModel(
         model, samples=2, sampling=sampled, max_context_tokens=400, system_prompt=""
     )
-    check_world_model(world_model)
     digits = load_competition("digits")
     request = PredictionRequest(task_text(digits), "print(1)", context={"competition": digits})
     (prediction,) = world_model.predict([request])
