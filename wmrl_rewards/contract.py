@@ -2,11 +2,11 @@
 
 - *Form*: a list of `Prediction`, one for each request, in their order; nothing for nothing.
 - *Range*: a score is a float in [0, 1], or None with the reason.
-- *Honesty*: no score beside an error, beside an outcome without one, outside its own samples, or for a request
-  that holds nothing to judge.
+- *Honesty*: no score beside an error, beside an outcome without one, outside its own samples, or for a
+  request that holds nothing to judge.
 - *Independence*: a prediction depends on its request alone, not on the batch, the order or the hour.
-- *Isolation*: whatever a request holds (any Unicode, a million characters, nothing at all), it is answered, and
-  costs no other request its answer.
+- *Isolation*: whatever a request holds (any Unicode, a million characters, nothing at all), it is answered,
+  and costs no other request its answer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel
 __all__ = ["check_world_model"]
 
 _HUGE_CHARACTERS = 1_000_000
-# Several scripts, an emoji of four code points, a combining accent, a mark that turns the direction, NUL, and a
-# lone surrogate, which no UTF-8 can hold: a server's JSON can carry one into a program all the same.
+# Several scripts, a composed emoji, a combining accent, a mark that turns the direction, NUL, and
+# a lone surrogate, which no UTF-8 can hold: a server's JSON can carry one into a program all the same.
 _UNICODE = "数据 данные بيانات 👩\u200d🔬 e\u0301 \u202e \x00 \ud800"
 _TOLERANCE = 1e-4  # what batching does to floating-point sums
 
@@ -230,12 +230,10 @@ def _check_unchanged(asked: Sequence[PredictionRequest], before: Sequence[dict[s
 def _same_scores(some: Sequence[Prediction], others: Sequence[Prediction], *, exact: bool = True) -> bool:
     """Whether the same predictions have scores and, if exact, the same ones."""
     pairs = [(one.score, other.score) for one, other in zip(some, others, strict=True)]
-    return all(
-        one is other
-        if one is None or other is None
-        else not exact or math.isclose(one, other, abs_tol=_TOLERANCE)
-        for one, other in pairs
-    )
+    if any((one is None) != (other is None) for one, other in pairs):
+        return False
+    both = [(one, other) for one, other in pairs if one is not None and other is not None]
+    return not exact or all(math.isclose(*pair, abs_tol=_TOLERANCE) for pair in both)
 
 
 def _equal(one: object, other: object) -> bool:

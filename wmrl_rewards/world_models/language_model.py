@@ -113,7 +113,8 @@ class LanguageModelWorldModel:
                 None,
                 error="The request's context names no competition, so that no metric value can be asked for.",
             )
-        user = self._fit(request.task, request.solution, tuple(tuple(pair) for pair in request.history))
+        history = tuple((_readable(code), _readable(said)) for code, said in request.history)
+        user = self._fit(_readable(request.task), _readable(request.solution), history)
         if user is None:
             return Prediction(
                 None,
@@ -126,15 +127,23 @@ class LanguageModelWorldModel:
         """The question, shortened until it fits; None if even the bare program does not."""
         room = self.max_context_tokens - self.sampling.max_new_tokens - _TEMPLATE_TOKENS
         room -= self.model.count_tokens(self.system_prompt)
+        if self.model.count_tokens(prompts.user_message("", code)) > room:
+            return None
         for first in range(len(history) + 1):
             message = prompts.user_message(task, code, history[first:])
             if self.model.count_tokens(message) <= room:
                 return message
-        low, high = 0, len(task)
+
+        def fits(length: int) -> bool:
+            message = prompts.user_message(cut_middle(task, length), code)
+            return self.model.count_tokens(message) <= room
+
+        low, high = 0, min(1024, len(task))
+        while high < len(task) and fits(high):  # so that no text much longer than the room is ever counted
+            low, high = high, min(2 * high, len(task))
         while low < high:  # the longest stretch of the task that fits
             middle = (low + high + 1) // 2
-            message = prompts.user_message(cut_middle(task, middle), code)
-            if self.model.count_tokens(message) <= room:
+            if fits(middle):
                 low = middle
             else:
                 high = middle - 1
@@ -181,6 +190,11 @@ class LanguageModelWorldModel:
         competition = _competition(request)
         rank = competition.rank(answer.value, (request.context or {}).get("split", "public"))
         return Grade("ok", score=answer.value, percentile=rank)
+
+
+def _readable(text: str) -> str:
+    """A text that tokenizers and servers take: a lone surrogate, which no UTF-8 can hold, becomes a '?'."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _competition(request: PredictionRequest) -> Any:
