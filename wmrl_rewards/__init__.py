@@ -15,6 +15,7 @@ from wmrl_rewards.reward import WorldModelReward
 
 if TYPE_CHECKING:
     from wmrl_rewards.vector_wrapper import WorldModelVectorRewardWrapper
+    from wmrl_rewards.world_models.cached import CachedWorldModel
     from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
     from wmrl_rewards.world_models.learned import LearnedWorldModel
     from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnchorSampler",
     "AnchorWeight",
+    "CachedWorldModel",
     "ContractError",
     "IsotonicDebiaser",
     "LanguageModelWorldModel",
@@ -45,6 +47,7 @@ __all__ = [
 
 # Imported on first use: these need gymnasium, pandas or more.
 _LAZY = {
+    "CachedWorldModel": "wmrl_rewards.world_models.cached",
     "LanguageModelWorldModel": "wmrl_rewards.world_models.language_model",
     "LearnedWorldModel": "wmrl_rewards.world_models.learned",
     "PredictedEvaluator": "wmrl_rewards.world_models.predicted_evaluator",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from wmrl_envs.evaluation import Evaluation
@@ -42,12 +42,21 @@ class Prediction:
         outcome: The predicted evaluation, for models that predict outcomes rather than bare scores.
         samples: Scores of the single samples that ``score`` was made from, if there were several.
         error: Why there is no score.
+        seconds: What it took, as its share of its batch's time; None if the world model does not say. One
+            from a store keeps what it once took.
+        prompt_tokens: Tokens that were read for it, likewise.
+        new_tokens: Tokens that were written for it, all samples together, likewise.
+
+    What a prediction cost is no part of what it says: two that differ in nothing else are equal.
     """
 
     score: float | None
     outcome: Evaluation | None = None
     samples: Sequence[float] = ()
     error: str | None = None
+    seconds: float | None = field(default=None, compare=False)
+    prompt_tokens: int | None = field(default=None, compare=False)
+    new_tokens: int | None = field(default=None, compare=False)
 
 
 @runtime_checkable

@@ -10,11 +10,13 @@ each token is recorded as it is drawn. The rules that a model's ``generation_con
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,19 @@ class HuggingFaceModel:
     def max_context(self) -> int | None:
         """Most tokens, new ones included, that the model was made for; None if it does not say."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names weights, tokenizer and chat template, as they are when it is first asked for."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().data)
+        fast = getattr(self.tokenizer, "backend_tokenizer", None)
+        words = sorted(self.tokenizer.get_vocab().items()) if fast is None else fast.to_str()
+        digest.update(json.dumps([words, self.tokenizer.chat_template, self.eos_token_ids]).encode())
+        return digest.hexdigest()
 
     def count_tokens(self, text: str) -> int:
         """Number of tokens of a text."""

@@ -94,6 +94,11 @@ class OpenAIModel:
         self.extra = dict(extra or {})
         self._api_key_env = api_key_env
 
+    @property
+    def fingerprint(self) -> str:
+        """Names the model: where it is served, what it is called there, and what is asked besides."""
+        return json.dumps([self.url, self.model, self.extra], sort_keys=True)
+
     def generate(
         self, conversations: Sequence[Sequence[Message]], sampling: Sampling, samples: int = 1
     ) -> list[list[Generation]]:

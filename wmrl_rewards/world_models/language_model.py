@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 from statistics import fmean, median
-from typing import Any, Literal, get_args
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, get_args
 
 from wmrl_envs.autoresearch.prompts import cut_middle
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, OutcomeStatus
 from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling
+from wmrl_rewards.language_models.chat import opening
 from wmrl_rewards.prediction import Prediction, PredictionRequest
 from wmrl_rewards.world_models import prompts
 from wmrl_rewards.world_models.answers import Answer, UnreadableAnswerError, read_answer
 
 __all__ = ["LanguageModelWorldModel"]
 
-Conversation = tuple[tuple[str, str], ...]
-
+# To be raised whenever the rules of cutting a question or of reading an answer change.
+_VERSION = 1
 _GREEDY = Sampling(max_new_tokens=1024, temperature=0)
 _TEMPLATE_TOKENS = 64  # what a chat template may add to the texts
 # Smallest and largest value of each metric: what cannot be is refused, instead of topping the leaderboard.
@@ -30,6 +34,17 @@ _BOUNDS = {
     "quadratic_kappa": (-1.0, 1.0),
     "r2": (-inf, 1.0),
 }
+
+
+class _Question(NamedTuple):
+    """What is sent, and how many tokens it has without the chat template's own."""
+
+    system: str
+    user: str
+    tokens: int
+
+    def conversation(self) -> list[Message]:
+        return opening(self.system, self.user)
 
 
 class LanguageModelWorldModel:
@@ -92,17 +107,51 @@ class LanguageModelWorldModel:
         """
         questions = [self._question(request) for request in requests]
         unique = list(dict.fromkeys(q for q in questions if not isinstance(q, Prediction)))
-        conversations = [[Message(role=role, content=text) for role, text in question] for question in unique]
-        replies: dict[Conversation, list[Generation]] = {}
-        if conversations:
+        replies: dict[_Question, list[Generation]] = {}
+        started = perf_counter()
+        if unique:
+            conversations = [question.conversation() for question in unique]
             generated = self.model.generate(conversations, self.sampling, self.samples)
             replies = dict(zip(unique, generated, strict=True))
+        seconds = (perf_counter() - started) / max(1, len(unique))
         return [
-            question if isinstance(question, Prediction) else self._combine(request, replies[question])
+            question
+            if isinstance(question, Prediction)
+            else replace(
+                self._combine(request, replies[question]),
+                seconds=seconds,
+                prompt_tokens=question.tokens,
+                new_tokens=sum(map(self._new_tokens, replies[question])),
+            )
             for request, question in zip(requests, questions, strict=True)
         ]
 
-    def _question(self, request: PredictionRequest) -> Conversation | Prediction:
+    @property
+    def fingerprint(self) -> str:
+        """Names everything that a prediction depends on besides its request, weights included.
+
+        Raises:
+            ConfigError: Nothing names it: samples are drawn without a seed, or the language model has no
+                ``fingerprint``.
+        """
+        if self.sampling.temperature > 0 and self.sampling.seed is None:
+            raise ConfigError(
+                "Predictions that are sampled without a seed differ each time: give the sampling a seed."
+            )
+        model = getattr(self.model, "fingerprint", None)
+        if model is None:
+            raise ConfigError(
+                f"A {type(self.model).__name__} has no fingerprint that names its weights: give it one."
+            )
+        layout = prompts.user_message("task", "code", [("program", "observation")])
+        asked = [self.system_prompt, layout, self.predict_what, self.max_context_tokens, self.samples]
+        parts = [_VERSION, model, *asked, asdict(self.sampling)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def _new_tokens(self, reply: Generation) -> int:
+        return len(reply.token_ids) or self.model.count_tokens(reply.text)
+
+    def _question(self, request: PredictionRequest) -> _Question | Prediction:
         """The messages to send, or a prediction that says why nothing can be asked."""
         if request.solution is None:
             return Prediction(
@@ -114,25 +163,25 @@ class LanguageModelWorldModel:
                 error="The request's context names no competition, so that no metric value can be asked for.",
             )
         history = tuple((_readable(code), _readable(said)) for code, said in request.history)
-        user = self._fit(_readable(request.task), _readable(request.solution), history)
-        if user is None:
+        fitted = self._fit(_readable(request.task), _readable(request.solution), history)
+        if fitted is None:
             return Prediction(
                 None,
                 error=f"The program alone is longer than the context of {self.max_context_tokens} tokens.",
             )
-        system = (("system", self.system_prompt),) if self.system_prompt else ()
-        return (*system, ("user", user))
+        return _Question(self.system_prompt, *fitted)
 
-    def _fit(self, task: str, code: str, history: tuple[tuple[str, str], ...]) -> str | None:
-        """The question, shortened until it fits; None if even the bare program does not."""
-        room = self.max_context_tokens - self.sampling.max_new_tokens - _TEMPLATE_TOKENS
-        room -= self.model.count_tokens(self.system_prompt)
+    def _fit(self, task: str, code: str, history: tuple[tuple[str, str], ...]) -> tuple[str, int] | None:
+        """The question, shortened until it fits, and its tokens; None if even the bare program does not."""
+        system_tokens = self.model.count_tokens(self.system_prompt)
+        room = self.max_context_tokens - self.sampling.max_new_tokens - _TEMPLATE_TOKENS - system_tokens
         if self.model.count_tokens(prompts.user_message("", code)) > room:
             return None
         for first in range(len(history) + 1):
             message = prompts.user_message(task, code, history[first:])
-            if self.model.count_tokens(message) <= room:
-                return message
+            tokens = self.model.count_tokens(message)
+            if tokens <= room:
+                return message, system_tokens + tokens
 
         def fits(length: int) -> bool:
             message = prompts.user_message(cut_middle(task, length), code)
@@ -147,7 +196,8 @@ class LanguageModelWorldModel:
                 low = middle
             else:
                 high = middle - 1
-        return prompts.user_message(cut_middle(task, low), code) if low else None
+        message = prompts.user_message(cut_middle(task, low), code)
+        return (message, system_tokens + self.model.count_tokens(message)) if low else None
 
     def _combine(self, request: PredictionRequest, replies: Sequence[Generation]) -> Prediction:
         """One prediction of all samples: the mean score, and the outcome nearest to the median."""
