@@ -221,7 +221,7 @@ def test_what_has_no_name_cannot_be_stored(tmp_path):
         CachedWorldModel(LanguageModelWorldModel(Echo(), sampling=Sampling()), path)
     nameless = Echo()
     del nameless.fingerprint
-    with pytest.raises(ConfigError, match="An? Echo has no fingerprint that names its weights"):
+    with pytest.raises(ConfigError, match="The language model Echo has no fingerprint"):
         CachedWorldModel(LanguageModelWorldModel(nameless), path)
     assert not path.exists()
     CachedWorldModel(Hashed(), path, fingerprint="hashed")
@@ -250,7 +250,7 @@ def test_a_broken_world_model_is_refused(tmp_path):
 def test_a_file_that_is_no_store_is_named(tmp_path, place):
     (tmp_path / "file").write_text("not a database, but long enough to be taken for one" * 10)
     path = tmp_path / "file" if place == "file" else tmp_path / "file" / "p.sqlite"
-    with pytest.raises(ConfigError, match="The prediction store .*file.* cannot be"):
+    with pytest.raises(ConfigError, match=r"The prediction store .*file.* cannot be"):
         CachedWorldModel(Counting(), path)
 
 

@@ -141,7 +141,7 @@ class LanguageModelWorldModel:
         model = getattr(self.model, "fingerprint", None)
         if model is None:
             raise ConfigError(
-                f"A {type(self.model).__name__} has no fingerprint that names its weights: give it one."
+                f"The language model {type(self.model).__name__} has no fingerprint that names its weights."
             )
         layout = prompts.user_message("task", "code", [("program", "observation")])
         asked = [self.system_prompt, layout, self.predict_what, self.max_context_tokens, self.samples]
