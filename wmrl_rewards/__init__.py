@@ -14,6 +14,8 @@ from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel
 from wmrl_rewards.reward import WorldModelReward
 
 if TYPE_CHECKING:
+    from wmrl_rewards.bounds import Bounds, training_bounds
+    from wmrl_rewards.fidelity import Fidelity, Judged, measure_fidelity
     from wmrl_rewards.vector_wrapper import WorldModelVectorRewardWrapper
     from wmrl_rewards.world_models.cached import CachedWorldModel
     from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
@@ -24,9 +26,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AnchorSampler",
     "AnchorWeight",
+    "Bounds",
     "CachedWorldModel",
     "ContractError",
+    "Fidelity",
     "IsotonicDebiaser",
+    "Judged",
     "LanguageModelWorldModel",
     "LearnedWorldModel",
     "Pair",
@@ -43,10 +48,17 @@ __all__ = [
     "check_world_model",
     "fuse",
     "group_scale",
+    "measure_fidelity",
+    "training_bounds",
 ]
 
-# Imported on first use: these need gymnasium, pandas or more.
+# Imported on first use: these need gymnasium, pandas or more, or are of use to few.
 _LAZY = {
+    "Bounds": "wmrl_rewards.bounds",
+    "Fidelity": "wmrl_rewards.fidelity",
+    "Judged": "wmrl_rewards.fidelity",
+    "measure_fidelity": "wmrl_rewards.fidelity",
+    "training_bounds": "wmrl_rewards.bounds",
     "CachedWorldModel": "wmrl_rewards.world_models.cached",
     "LanguageModelWorldModel": "wmrl_rewards.world_models.language_model",
     "LearnedWorldModel": "wmrl_rewards.world_models.learned",

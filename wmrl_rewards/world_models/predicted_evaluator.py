@@ -11,7 +11,7 @@ from wmrl_envs.evaluation import Evaluation, Grade, Outcome, Solution
 from wmrl_rewards.errors import RewardError
 from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel
 
-__all__ = ["PredictedEvaluator"]
+__all__ = ["PredictedEvaluator", "prediction_request"]
 
 
 class PredictedEvaluator:
@@ -45,7 +45,7 @@ class PredictedEvaluator:
             One evaluation per solution, in their order, with the source ``"world_model"``. Its score is the
             prediction's; a prediction without a score gives one without an outcome, and says why.
         """
-        requests = [self._request(solution) for solution in solutions]
+        requests = [prediction_request(solution, self.half) for solution in solutions]
         predictions = self.world_model.predict(requests) if requests else []
         if len(predictions) != len(requests):
             raise RewardError(
@@ -54,15 +54,22 @@ class PredictedEvaluator:
             )
         return [_evaluation(prediction) for prediction in predictions]
 
-    def _request(self, solution: Solution) -> PredictionRequest:
-        competition = solution.competition
-        if not isinstance(competition, Competition):
-            competition = load_competition(competition)
-        return PredictionRequest(
-            task=task_text(competition),
-            solution=solution.code,
-            context={"competition": competition, "split": self.half},
-        )
+
+def prediction_request(solution: Solution, half: Half) -> PredictionRequest:
+    """The question about a solution, with the task in the words that the agent sees.
+
+    Args:
+        solution: What is to be judged.
+        half: Half of the test rows that it is judged on.
+    """
+    competition = solution.competition
+    if not isinstance(competition, Competition):
+        competition = load_competition(competition)
+    return PredictionRequest(
+        task=task_text(competition),
+        solution=solution.code,
+        context={"competition": competition, "split": half},
+    )
 
 
 def _evaluation(prediction: Prediction) -> Evaluation:

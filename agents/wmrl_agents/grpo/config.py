@@ -134,6 +134,8 @@ class GRPOConfig:
     world_model_predicts: Literal["outcome", "percentile"] = "outcome"
     """The world model is asked for the metric's value, which then goes through the leaderboard, or for the
     percentile itself."""
+    prediction_cache: str | None = None
+    """File of stored predictions, which runs may share; none asks the world model each time."""
 
     # Execution
     sandbox: SandboxName = "bubblewrap"

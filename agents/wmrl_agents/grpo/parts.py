@@ -23,6 +23,8 @@ from wmrl_envs.evaluation import Evaluator
 from wmrl_envs.sandbox import ExecutionCache, Limits, make_sandbox
 from wmrl_rewards.language_models.base import LanguageModel, Sampling
 from wmrl_rewards.language_models.openai_client import OpenAIModel
+from wmrl_rewards.prediction import WorldModel
+from wmrl_rewards.world_models.cached import CachedWorldModel
 from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
 from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
 
@@ -30,9 +32,11 @@ __all__ = [
     "Parts",
     "build_parts",
     "load_competitions",
+    "load_language_model",
     "load_playing_policy",
     "make_executor",
     "make_predictor",
+    "make_world_model",
 ]
 
 OWN_POLICY = "policy"
@@ -69,7 +73,7 @@ def build_parts(config: GRPOConfig, cache: Path) -> Parts:
     if config.uses_world_model and config.world_model == OWN_POLICY:
         parts.predictor_of = lambda policy: make_predictor(config, policy.language_model)
     elif config.uses_world_model:
-        parts.predictor = make_predictor(config, _load_language_model(config))
+        parts.predictor = make_predictor(config, load_language_model(config))
     return parts
 
 
@@ -151,17 +155,29 @@ def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> San
 
 
 def make_predictor(config: GRPOConfig, language_model: LanguageModel) -> PredictedEvaluator:
-    """A language model as the world model of a run, asked for the most likely outcome."""
+    """A language model as the world model of a run, in an evaluator's place."""
+    return PredictedEvaluator(make_world_model(config, language_model))
+
+
+def make_world_model(config: GRPOConfig, language_model: LanguageModel) -> WorldModel:
+    """A language model as the world model of a run, asked for the most likely outcome.
+
+    Raises:
+        ConfigError: Its predictions are to be stored, and cannot be.
+    """
     world_model = LanguageModelWorldModel(
         language_model,
         sampling=Sampling(max_new_tokens=config.world_model_max_new_tokens, temperature=0),
         max_context_tokens=config.world_model_context,
         predict=config.world_model_predicts,
     )
-    return PredictedEvaluator(world_model)
+    if config.prediction_cache is None:
+        return world_model
+    return CachedWorldModel(world_model, config.prediction_cache)
 
 
-def _load_language_model(config: GRPOConfig) -> LanguageModel:
+def load_language_model(config: GRPOConfig) -> LanguageModel:
+    """The language model that a config names as its world model, in process or behind an endpoint."""
     if is_endpoint(config.world_model):
         return open_endpoint(config.world_model)
     from wmrl_rewards.language_models.hugging_face import HuggingFaceModel

@@ -16,7 +16,16 @@ from wmrl_agents.report.run_data import RunData
 from wmrl_agents.report.svg import Chart, Series, format_number, line_chart, stacked_bars
 from wmrl_rewards.debiasing import IsotonicDebiaser
 
-__all__ = ["Figure", "Mark", "all_figures"]
+__all__ = [
+    "Figure",
+    "Mark",
+    "all_figures",
+    "diagonal",
+    "errors_caption",
+    "legend_of",
+    "reliability_series",
+    "square",
+]
 
 BARS_AT_MOST = 60
 BINS, BIN_AT_LEAST = 8, 8
@@ -97,7 +106,7 @@ def score_against_executions(run: RunData) -> Figure:
     else:
         text += f"All of the {format_number(used[-1])} programs were executed."
     chart = Chart(title, "executions", "score", x_range=(0.0, max(would_use[-1], 1)), height=320, counts=True)
-    return Figure(title, text, [("", line_chart(chart, series))], _legend(series))
+    return Figure(title, text, [("", line_chart(chart, series))], legend_of(series))
 
 
 def reliability(run: RunData) -> Figure:
@@ -109,20 +118,22 @@ def reliability(run: RunData) -> Figure:
     debiaser, calibrated, fitted = _replay(run)
     shown = fitted if fitted.any() else ~fitted
     predicted, real = np.array([pair[1:] for pair in run.pairs])[shown].T
-    raw = [*_reliability_series(predicted, real), _diagonal()]
+    raw = [*reliability_series(predicted, real), diagonal()]
     if debiaser.fitted:
         grid = np.linspace(0, 1, 201)
         raw.append(Series("debiasing map now", grid.tolist(), debiaser(grid).tolist(), 5))
-    drawings = [(_errors("Before debiasing", predicted, real), line_chart(_square("predicted score"), raw))]
+    drawings = [
+        (errors_caption("Before debiasing", predicted, real), line_chart(square("predicted score"), raw))
+    ]
     if fitted.any():
-        after = [*_reliability_series(calibrated[fitted], real), _diagonal()]
-        caption = _errors("After debiasing", calibrated[fitted], real)
-        drawings.append((caption, line_chart(_square("calibrated score"), after)))
+        after = [*reliability_series(calibrated[fitted], real), diagonal()]
+        caption = errors_caption("After debiasing", calibrated[fitted], real)
+        drawings.append((caption, line_chart(square("calibrated score"), after)))
     text = (
         f"Each faint dot is one of {format_number(len(real))} trajectories in anchor groups; the line joins "
         "the means of equally many. On the diagonal predictions are right on average. "
     )
-    return Figure(title, text + _about_the_map(run, bool(fitted.any())), drawings, _legend(raw))
+    return Figure(title, text + _about_the_map(run, bool(fitted.any())), drawings, legend_of(raw))
 
 
 def _about_the_map(run: RunData, fitted: bool) -> str:
@@ -160,7 +171,7 @@ def anchor_weight(run: RunData) -> Figure:
         "anchor groups over the variance of the real ones; near or above 1 the world model cannot tell the "
         "members of a group apart."
     )
-    return Figure(title, text, drawings, _legend(noise))
+    return Figure(title, text, drawings, legend_of(noise))
 
 
 def failures_by_kind(run: RunData) -> Figure:
@@ -206,7 +217,7 @@ def flattened_groups(run: RunData) -> Figure:
         "Share of the groups with different predictions in which the map left no difference, so that they "
         f"teach nothing. {_smoothed(run)}"
     )
-    return Figure(title, text, [("", line_chart(chart, series))], _legend(series))
+    return Figure(title, text, [("", line_chart(chart, series))], legend_of(series))
 
 
 def _replay(run: RunData) -> tuple[IsotonicDebiaser, NDArray[np.float64], NDArray[np.bool_]]:
@@ -228,7 +239,8 @@ def _replay(run: RunData) -> tuple[IsotonicDebiaser, NDArray[np.float64], NDArra
     return debiaser, np.array(calibrated), np.array(fitted)
 
 
-def _reliability_series(scores: NDArray[np.float64], real: NDArray[np.float64]) -> list[Series]:
+def reliability_series(scores: NDArray[np.float64], real: NDArray[np.float64]) -> list[Series]:
+    """Each trajectory as a dot, and the means of bins of equally many."""
     number = max(1, min(BINS, scores.size // BIN_AT_LEAST))
     bins = np.array_split(np.argsort(scores, kind="stable"), number)
     means = ([float(scores[part].mean()) for part in bins], [float(real[part].mean()) for part in bins])
@@ -239,11 +251,13 @@ def _reliability_series(scores: NDArray[np.float64], real: NDArray[np.float64]) 
     ]
 
 
-def _diagonal() -> Series:
+def diagonal() -> Series:
+    """Where scores are right on average."""
     return Series("right on average", [0.0, 1.0], [0.0, 1.0], 0, "dashes")
 
 
-def _square(x_label: str) -> Chart:
+def square(x_label: str) -> Chart:
+    """Axes from 0 to 1 for a score against the real one."""
     return Chart(
         f"Reliability: {x_label}", x_label, "real score", (-0.02, 1.02), (-0.02, 1.02), width=400, height=400
     )
@@ -254,7 +268,8 @@ def _half(title: str, y_label: str, y_range: tuple[float, float] | None = None) 
     return Chart(title, "step", y_label, y_range=y_range, width=420, height=250, counts=True)
 
 
-def _errors(what: str, scores: NDArray[np.float64], real: NDArray[np.float64]) -> str:
+def errors_caption(what: str, scores: NDArray[np.float64], real: NDArray[np.float64]) -> str:
+    """The mean errors, after what they are errors of."""
     error = scores - real
     return f"{what}: mean error {error.mean():+.3f}, mean absolute error {np.abs(error).mean():.3f}"
 
@@ -280,7 +295,8 @@ def _words(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def _legend(series: Sequence[Series]) -> list[Mark]:
+def legend_of(series: Sequence[Series]) -> list[Mark]:
+    """One mark for each label that is drawn."""
     drawn = [one for one in series if any(y is not None for y in one.ys)]
     return list({one.label: Mark(one.label, one.colour, one.kind) for one in drawn}.values())
 

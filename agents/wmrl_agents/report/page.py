@@ -11,8 +11,9 @@ import os
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from wmrl_agents.report.evaluations import Tile, evaluation_table, evaluation_tiles
@@ -22,7 +23,7 @@ from wmrl_agents.report.run_data import RunData, read_run
 from wmrl_agents.report.svg import format_number
 from wmrl_agents.runs import CONFIG
 
-__all__ = ["write_report"]
+__all__ = ["render_page", "write_page", "write_report"]
 
 
 def write_report(run_dir: str | Path) -> Path:
@@ -41,21 +42,41 @@ def write_report(run_dir: str | Path) -> Path:
         ConfigError: There is no run in the directory, or one of its files is not what it should be.
     """
     run = read_run(Path(run_dir))
-    page = run.path / "report" / "index.html"
-    page.parent.mkdir(exist_ok=True)
-    partial = page.with_suffix(".partial")
-    partial.write_text(_render(run), encoding="utf-8")
-    os.replace(partial, page)
-    return page
+    return write_page(run.path / "report" / "index.html", _render(run))
+
+
+def write_page(path: Path, text: str) -> Path:
+    """Write a page aside and rename it, so that one that has its name is whole.
+
+    Returns:
+        Its path.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+    return path
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A page of a template that extends ``base.html``.
+
+    Args:
+        template: Name of the template.
+        values: Its values; ``base.html`` needs title, heading, lead, notices and tiles.
+    """
+    return _templates().get_template(template).render(css=Markup(_read("page.css")), **values)
 
 
 def _render(run: RunData) -> str:
-    return _template().render(
-        run=run,
-        css=Markup(_read("page.css")),
+    return render_page(
+        "page.html",
+        title=f"WMRL run {run.name}",
+        heading=run.name,
         lead=_lead(run),
         notices=_notices(run),
         tiles=[*evaluation_tiles(run), *_run_tiles(run)],
+        run=run,
         evaluation=evaluation_table(run),
         figures=all_figures(run),
         excerpts=pick_excerpts(run),
@@ -65,12 +86,16 @@ def _render(run: RunData) -> str:
 
 
 @cache
-def _template() -> Template:
+def _templates() -> Environment:
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_read),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(clean=clean, number=format_number, words=lambda word: word.replace("_", " "))
-    return environment.from_string(_read("page.html"))
+    return environment
 
 
 def _read(name: str) -> str:

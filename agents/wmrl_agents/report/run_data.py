@@ -14,7 +14,7 @@ from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.runs import load_run, read_metrics
 from wmrl_envs.errors import ConfigError
 
-__all__ = ["RunData", "Trajectory", "Turn", "read_run"]
+__all__ = ["RunData", "Trajectory", "Turn", "open_store", "read_run"]
 
 _TRAJECTORIES = """
 SELECT step, "group", member, competition, category, source, real, predicted, calibrated, coefficient
@@ -123,7 +123,7 @@ class RunData:
     def turns(self, trajectory: Trajectory) -> list[Turn]:
         """What was said in a trajectory."""
         key = (trajectory.step, trajectory.group, trajectory.member)
-        with closing(_connect(self.path)) as connection:
+        with closing(open_store(self.path)) as connection:
             turns = connection.execute(_TURNS, key).fetchall()
             evaluations = connection.execute(_EVALUATIONS, key).fetchall()
         names = ("turn", "source", "status", "score", "seconds", "error")
@@ -160,7 +160,7 @@ def _read_store(run_dir: Path) -> dict[str, list[Any]]:
         return {name: [] for name in queries}
     needed = {"trajectories": "trajectories", "pairs": "pairs", "endings": "evaluations"}
     try:
-        with closing(_connect(run_dir)) as connection:
+        with closing(open_store(run_dir)) as connection:
             there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
             return {
                 name: connection.execute(query).fetchall() if needed[name] in there else []
@@ -170,8 +170,8 @@ def _read_store(run_dir: Path) -> dict[str, list[Any]]:
         raise ConfigError(f"{run_dir / 'run.sqlite'} cannot be read: {error}.") from error
 
 
-def _connect(run_dir: Path) -> sqlite3.Connection:
-    """Writable, because a killed run may have left a journal to roll back; never created."""
+def open_store(run_dir: Path) -> sqlite3.Connection:
+    """The run's database. Writable, because a killed run may have left a journal to roll back; never created."""
     return sqlite3.connect(f"{(run_dir / 'run.sqlite').absolute().as_uri()}?mode=rw", uri=True, timeout=60)
 
 
