@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_evaluate(commands)
+    _add_fidelity(commands)
     report = commands.add_parser("report", help="write a run's report, one HTML page")
     report.add_argument("run_dir", metavar="RUN", type=Path)
     report.set_defaults(run=_report)
@@ -108,8 +109,33 @@ def _add_evaluate(commands: Any) -> None:
     evaluate.set_defaults(run=_evaluate)
 
 
-def _add_settings(parser: argparse.ArgumentParser, hidden: bool = False) -> None:
-    """A flag for the preset, one for a config file, and one for each setting."""
+def _add_fidelity(commands: Any) -> None:
+    fidelity = commands.add_parser(
+        "fidelity",
+        usage="wmrl fidelity RUN_OR_POLICY [--world-model NAME] [--output FILE] [--SETTING V ...]",
+        allow_abbrev=False,
+        help="measure a world model on executed solutions",
+        description="Ask a world model about solutions that a run has executed, or that a policy writes and the "
+        "sandbox executes now; report how far it is off, before and after debiasing, and what that means for "
+        "training.",
+        epilog="Settings, such as --max-turns 4 or --competitions digits, are those of `wmrl train --help`.",
+    )
+    fidelity.add_argument("policy", metavar="RUN_OR_POLICY")
+    fidelity.add_argument(
+        "--trajectories", metavar="N", type=int, default=32, help="episodes per competition of a policy [32]"
+    )
+    fidelity.add_argument("--every-turn", action="store_true", help="every program, not only the scored ones")
+    fidelity.add_argument("--limit", metavar="N", type=int, help="solutions at most, whole groups at random")
+    fidelity.add_argument(
+        "--output", metavar="FILE", type=Path, help="where the numbers go, as JSON; the page goes beside it"
+    )
+    shown = ("world_model", "world_model_predicts", "prediction_cache")
+    _add_settings(fidelity, hidden=True, shown=shown)
+    fidelity.set_defaults(run=_fidelity)
+
+
+def _add_settings(parser: argparse.ArgumentParser, hidden: bool = False, shown: Sequence[str] = ()) -> None:
+    """A flag for the preset, one for a config file, and one for each setting, hidden from the help or not."""
     parser.add_argument("--preset", metavar="NAME", help=f"{', '.join(preset_names())} (default: default)")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file of settings")
     docs = field_docs()
@@ -126,7 +152,7 @@ def _add_settings(parser: argparse.ArgumentParser, hidden: bool = False) -> None
             metavar="V",
             dest=f"setting_{field.name}",
             default=argparse.SUPPRESS,
-            help=argparse.SUPPRESS if hidden else text,
+            help=argparse.SUPPRESS if hidden and field.name not in shown else text,
         )
 
 
@@ -183,6 +209,20 @@ def _evaluate(options: argparse.Namespace) -> int:
         half=options.half,
         output=options.output,
         mle_bench_report=options.mle_bench_report,
+    )
+
+
+def _fidelity(options: argparse.Namespace) -> int:
+    from wmrl_agents.fidelity import world_model_fidelity
+
+    return world_model_fidelity(
+        options.policy,
+        base=_settings(options),
+        flags=_flags(options),
+        trajectories=options.trajectories,
+        every_turn=options.every_turn,
+        limit=options.limit,
+        output=options.output,
     )
 
 

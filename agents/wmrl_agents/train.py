@@ -26,7 +26,7 @@ from wmrl_agents.summary import print_evaluation, print_summary
 from wmrl_envs.autoresearch.competition import Half
 from wmrl_envs.errors import ConfigError
 
-__all__ = ["evaluate", "resume", "start"]
+__all__ = ["evaluate", "prepare_libraries", "resume", "say", "start"]
 
 BEFORE, AFTER = "evaluation-before.json", "evaluation-after.json"
 
@@ -68,21 +68,21 @@ def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
 def _run(config: GRPOConfig, run_dir: Path) -> int:
     """Evaluate, train, evaluate, report."""
     console = Console()
-    _prepare_libraries(config)
-    _say(console, f"run directory: {run_dir}")
+    prepare_libraries(config)
+    say(console, f"run directory: {run_dir}")
     try:
         with closing(GRPOTrainer(config, run_dir)) as trainer:
             finished = _train(console, trainer)
     except KeyboardInterrupt:
         finished = False
     if not finished:
-        _say(console, f"stopped; to go on: wmrl train --resume {run_dir}")
+        say(console, f"stopped; to go on: wmrl train --resume {run_dir}")
         return 130
     evaluations = _read(run_dir / BEFORE), _read(run_dir / AFTER)
     print_summary(console, config, read_metrics(run_dir), *evaluations)
     from wmrl_agents.report import write_report
 
-    _say(console, f"report: {write_report(run_dir)}")
+    say(console, f"report: {write_report(run_dir)}")
     return 0
 
 
@@ -102,7 +102,7 @@ def _train(console: Console, trainer: GRPOTrainer) -> bool:
 
 
 def _evaluate_run(console: Console, trainer: GRPOTrainer, name: str) -> None:
-    _say(console, f"evaluating on the private half ({trainer.config.evaluation_repeats} runs a task) ...")
+    say(console, f"evaluating on the private half ({trainer.config.evaluation_repeats} runs a task) ...")
     summary = evaluate_policy(
         trainer.policy, trainer.competitions, trainer.config, cache=trainer.run_dir / EXECUTIONS
     )
@@ -144,7 +144,7 @@ def evaluate(
         config = GRPOConfig.from_mapping({**base, **flags, "policy": policy})
         source = policy
         output = output or Path("runs") / f"evaluation-{re.sub(r'[^A-Za-z0-9.-]+', '-', policy)}-{split}.json"
-    _prepare_libraries(config)
+    prepare_libraries(config)
     if split == "heldout" and "competitions" not in flags:
         config = config.replace(competitions=None)  # those of a run are what it was trained on
     competitions = load_competitions(config, split)
@@ -159,11 +159,11 @@ def evaluate(
     )
     save_evaluation(summary, output)
     print_evaluation(console, summary, f"{policy}: real execution, {half} half")
-    _say(console, f"numbers: {output}")
+    say(console, f"numbers: {output}")
     return 0
 
 
-def _prepare_libraries(config: GRPOConfig) -> None:
+def prepare_libraries(config: GRPOConfig) -> None:
     """Threads as asked for, the same results each time, no progress bars beside our own."""
     disable_progress_bar()
     if config.threads is not None:
@@ -171,7 +171,8 @@ def _prepare_libraries(config: GRPOConfig) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def _say(console: Console, line: str) -> None:
+def say(console: Console, line: str) -> None:
+    """Print a line as it is, however long."""
     console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -188,7 +189,7 @@ def _stop_on_interrupt(console: Console) -> Iterator[list[int]]:
         if signals:
             raise KeyboardInterrupt
         signals.append(number)
-        _say(console, "stopping after this step; interrupt again to stop at once")
+        say(console, "stopping after this step; interrupt again to stop at once")
 
     watched = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, note) for number in watched]

@@ -171,7 +171,7 @@ def _read_store(run_dir: Path) -> dict[str, list[Any]]:
 
 
 def open_store(run_dir: Path) -> sqlite3.Connection:
-    """The run's database. Writable, because a killed run may have left a journal to roll back; never created."""
+    """The run's database; never created. Writable, because a kill may have left a journal to roll back."""
     return sqlite3.connect(f"{(run_dir / 'run.sqlite').absolute().as_uri()}?mode=rw", uri=True, timeout=60)
 
 
