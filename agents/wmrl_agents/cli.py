@@ -115,9 +115,9 @@ def _add_fidelity(commands: Any) -> None:
         usage="wmrl fidelity RUN_OR_POLICY [--world-model NAME] [--output FILE] [--SETTING V ...]",
         allow_abbrev=False,
         help="measure a world model on executed solutions",
-        description="Ask a world model about solutions that a run has executed, or that a policy writes and the "
-        "sandbox executes now; report how far it is off, before and after debiasing, and what that means for "
-        "training.",
+        description="Ask a world model about solutions that a run has executed, or that a policy writes and "
+        "the sandbox executes now. Report how far it is off, before and after debiasing, and what that means "
+        "for training.",
         epilog="Settings, such as --max-turns 4 or --competitions digits, are those of `wmrl train --help`.",
     )
     fidelity.add_argument("policy", metavar="RUN_OR_POLICY")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,49 +24,22 @@ from wmrl_agents.grpo.parts import (
     make_executor,
     make_world_model,
 )
+from wmrl_agents.measurement import ERRORS, Measurement, expectations, shown
+from wmrl_agents.report.fidelity_page import write_fidelity_page
 from wmrl_agents.runs import EXECUTIONS, is_run, load_run
 from wmrl_agents.train import prepare_libraries, say
 from wmrl_envs.errors import ConfigError
-from wmrl_rewards.bounds import Bounds, training_bounds
-from wmrl_rewards.estimates import Estimate
+from wmrl_rewards.bounds import training_bounds
 from wmrl_rewards.fidelity import Fidelity, Judged, measure_fidelity
 from wmrl_rewards.language_models.base import LanguageModel
 from wmrl_rewards.prediction import Prediction, WorldModel
 from wmrl_rewards.world_models.predicted_evaluator import prediction_request
 
-__all__ = ["ERRORS", "Measurement", "ask", "expectations", "measure", "shown", "world_model_fidelity"]
+__all__ = ["ask", "measure", "world_model_fidelity"]
 
 PREDICTIONS = "predictions.sqlite"
 BATCH = 64
-# Row of the table, field of `ScoreErrors`.
-ERRORS = (
-    ("mean absolute error", "absolute_error"),
-    ("mean error", "mean_error"),
-    ("bias B (largest on a level)", "bias"),
-    ("bias, root mean square", "typical_bias"),
-    ("noise sigma (largest on a level)", "noise"),
-    ("noise, root mean square", "typical_noise"),
-    ("eta² (1 and more: no signal in a group)", "eta2"),
-    ("rank correlation in a group", "rank_in_group"),
-    ("rank correlation over all tasks", "rank_overall"),
-)
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A world model, what it was asked about, and what came of it.
-
-    Attributes:
-        world_model: Its name.
-        source: The run or policy whose solutions it was asked about.
-        fidelity: The numbers.
-        bounds: What the theorems say with them.
-    """
-
-    world_model: str
-    source: str
-    fidelity: Fidelity
-    bounds: Bounds
+PROBLEMS_SHOWN = 5
 
 
 def world_model_fidelity(
@@ -105,7 +78,7 @@ def world_model_fidelity(
     output = output or _place(run_dir if of_run else Path("runs"), config, None if of_run else source)
     if output.suffix == ".html":
         raise ConfigError(
-            f"--output names the JSON file; the page goes beside it: {output.with_suffix('.json')}."
+            f"--output names the JSON file, {output.with_suffix('.json')}; the page goes beside it."
         )
     prepare_libraries(config)
     world_model = _world_model(config, output.parent / PREDICTIONS)
@@ -126,11 +99,9 @@ def world_model_fidelity(
 
 
 def _place(folder: Path, config: GRPOConfig, policy: str | None) -> Path:
-    names = [name for name in (policy, config.world_model) if name is not None]
-    return (
-        folder
-        / f"fidelity-{'-'.join(re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-') for name in names)}.json"
-    )
+    """Where the numbers go if nobody says it."""
+    names = [re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-") for name in (policy, config.world_model) if name]
+    return folder / f"fidelity-{'-'.join(names)}.json"
 
 
 def _world_model(config: GRPOConfig, store: Path) -> WorldModel:
@@ -206,54 +177,6 @@ def _judged(executed: Executed, prediction: Prediction) -> Judged:
     )
 
 
-def expectations(measurement: Measurement) -> list[str]:
-    """What the numbers let one expect of training with this world model, a sentence each."""
-    fidelity, bounds = measurement.fidelity, measurement.bounds
-    eta2 = fidelity.calibrated.eta2
-    lines = []
-    if eta2.value is None:
-        lines.append("No group has solutions of different real scores, so there is nothing to say of groups.")
-    else:
-        lines.append(
-            f"A step of {bounds.groups_per_step} groups, {bounds.anchors_per_step} of them executed, is worth "
-            f"about {shown(bounds.effective_groups)} executed groups: a predicted group's gradient is "
-            f"{shown(bounds.variance_ratio)} times as noisy as an executed one's."
-        )
-        if eta2.value >= 1 or (eta2.high is not None and eta2.high >= 1):
-            lines.append(
-                "There may be no signal inside groups at all: do not expect more than from anchors alone."
-            )
-    lines.append(
-        f"Bound on what bias costs: {shown(bounds.bias_term)} M²/μ without debiasing; "
-        f"{shown(bounds.bias_term_calibrated)} M²/μ with what a map from other tasks leaves. Bound on what noise "
-        f"costs: {shown(bounds.noise_term)} γLM²/μ."
-    )
-    if bounds.t0 is None:
-        lines.append(
-            "Mean predictions do not rise from one level of the real score to the next: Theorem 4 promises "
-            "nothing about how fast the bias goes away."
-        )
-    else:
-        lines.append(
-            f"By Theorem 4 the bound on the bias has halved after T₀ = {shown(bounds.t0)} steps, and is divided by "
-            f"{shown(bounds.contraction)} after {bounds.steps}."
-        )
-    if fidelity.real_seconds and fidelity.seconds:
-        ratio = fidelity.real_seconds / fidelity.seconds
-        lines.append(f"An execution takes {shown(ratio)} times as long as a prediction.")
-    return lines
-
-
-def shown(number: float | Estimate | None) -> str:
-    """A number for people, with its interval if it has one."""
-    if not isinstance(number, tuple):
-        return "-" if number is None else f"{number:.3g}"
-    if number.value is None:
-        return "-"
-    interval = "" if number.low is None else f" ({number.low:.3f} to {number.high:.3f})"
-    return f"{number.value:.3f}{interval}"
-
-
 def _print(console: Console, measurement: Measurement) -> None:
     fidelity = measurement.fidelity
     title = (
@@ -267,13 +190,14 @@ def _print(console: Console, measurement: Measurement) -> None:
         table.add_row(label, shown(getattr(fidelity.raw, name)), shown(getattr(fidelity.calibrated, name)))
     console.print(table)
     console.print(_confusion(fidelity))
+    agreed, chance, errors = fidelity.status_agreement, fidelity.status_by_chance, fidelity.error_agreement
     lines = [
-        f"status predicted right: {fidelity.status_agreement:.1%} (by chance {fidelity.status_by_chance:.1%}); "
-        f"type of error: {'-' if fidelity.error_agreement is None else f'{fidelity.error_agreement:.1%}'}",
-        f"without a readable answer: {fidelity.unreadable:.1%}"
-        + "".join(f"\n  {count} x {problem}" for problem, count in list(fidelity.problems.items())[:5]),
-        f"a prediction: {shown(fidelity.seconds)} s, {shown(fidelity.tokens)} tokens; an execution: "
-        f"{shown(fidelity.real_seconds)} s",
+        f"status predicted right: {agreed:.1%} (by chance {chance:.1%}); "
+        f"type of error: {'-' if errors is None else f'{errors:.1%}'}",
+        f"without a readable answer: {fidelity.unreadable:.1%}",
+        *(f"  {count} x {problem}" for problem, count in list(fidelity.problems.items())[:PROBLEMS_SHOWN]),
+        f"a prediction: {shown(fidelity.seconds)} s, {shown(fidelity.tokens)} tokens; "
+        f"an execution: {shown(fidelity.real_seconds)} s",
         *expectations(measurement),
     ]
     for line in lines:
@@ -293,8 +217,6 @@ def _confusion(fidelity: Fidelity) -> Table:
 
 
 def _write(measurement: Measurement, output: Path, config: GRPOConfig) -> None:
-    from wmrl_agents.report.fidelity_page import write_fidelity_page
-
     numbers = {
         "world_model": measurement.world_model,
         "source": measurement.source,

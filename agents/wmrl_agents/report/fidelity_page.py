@@ -1,13 +1,13 @@
-"""The page of ``wmrl fidelity``: the numbers, the calibration curves, the bias by level, the bound over steps."""
+"""The page of ``wmrl fidelity``: numbers, calibration curves, bias by level, and the bound over the steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wmrl_agents.measurement import ERRORS, Measurement, expectations, shown
 from wmrl_agents.report.evaluations import Tile
 from wmrl_agents.report.excerpts import clean
 from wmrl_agents.report.figures import (
@@ -22,9 +22,6 @@ from wmrl_agents.report.page import render_page, write_page
 from wmrl_agents.report.svg import Chart, Series, format_number, line_chart
 from wmrl_rewards.bounds import Bounds
 from wmrl_rewards.fidelity import Fidelity
-
-if TYPE_CHECKING:
-    from wmrl_agents.fidelity import Measurement
 
 __all__ = ["write_fidelity_page"]
 
@@ -47,16 +44,14 @@ def write_fidelity_page(measurement: Measurement, path: Path) -> Path:
     Returns:
         Its path.
     """
-    from wmrl_agents.fidelity import ERRORS, expectations, shown
-
     fidelity = measurement.fidelity
     text = render_page(
         "fidelity.html",
         title=f"Fidelity of {measurement.world_model}",
         heading=measurement.world_model,
         lead=clean(
-            f"Asked about {fidelity.solutions} executed solutions of {measurement.source}: {fidelity.tasks} tasks, "
-            f"{fidelity.groups} groups, {fidelity.informative_groups} of them with different real scores."
+            f"Asked about {fidelity.solutions} executed solutions of {measurement.source}: {fidelity.tasks} "
+            f"tasks, {fidelity.groups} groups, {fidelity.informative_groups} of them with different real scores."
         ),
         notices=[],
         tiles=_tiles(fidelity),
@@ -74,13 +69,10 @@ def write_fidelity_page(measurement: Measurement, path: Path) -> Path:
 
 
 def _tiles(fidelity: Fidelity) -> list[Tile]:
-    raw, calibrated = fidelity.raw, fidelity.calibrated
+    before, after = fidelity.raw.absolute_error.value, fidelity.calibrated.absolute_error.value
+    change = f"{format_number(before, 2)} → {format_number(after, 2)}"
     return [
-        Tile(
-            "Mean absolute error",
-            f"{format_number(raw.absolute_error.value, 2)} → {format_number(calibrated.absolute_error.value, 2)}",
-            "as predicted, and debiased",
-        ),
+        Tile("Mean absolute error", change, "as predicted, and debiased"),
         Tile(
             "Noise η̂²", format_number(calibrated.eta2.value), "debiased; 1 and more is no signal in a group"
         ),
@@ -114,8 +106,8 @@ def _calibration(fidelity: Fidelity) -> Figure:
         series = [*reliability_series(scores, real), diagonal()]
         drawings.append((errors_caption(what, scores, real), line_chart(square(label), series)))
     text = (
-        "Each faint dot is a solution; the line joins the means of equally many. On the diagonal predictions are "
-        f"right on average. The debiasing map was cross-fitted by {fidelity.cross_fitted_by}."
+        "Each faint dot is a solution; the line joins the means of equally many. On the diagonal predictions "
+        f"are right on average. The debiasing map was cross-fitted by {fidelity.cross_fitted_by}."
     )
     return Figure("Calibration", text, drawings, legend_of(series))
 
@@ -153,12 +145,11 @@ def _bound(bounds: Bounds) -> Figure:
         Series("with debiasing (Theorem 4)", steps.tolist(), falling.tolist(), 1),
         Series("without (Theorem 3)", ends, [bounds.bias_term] * 2, 0, "dashes"),
     ]
-    chart = Chart(
-        title, "step", "bias term, in M²/μ", y_range=(0.0, 1.1 * bounds.bias_term or 1.0), counts=True
-    )
+    highest = 1.1 * bounds.bias_term
+    chart = Chart(title, "step", "bias term, in M²/μ", y_range=(0.0, highest), counts=True)
     text = (
-        f"T₀ is {format_number(bounds.t0)} steps. An upper bound in units of constants that nobody knows: read the "
-        "shape, not the size. "
+        f"T₀ is {format_number(bounds.t0)} steps. An upper bound in units of constants that nobody knows: "
+        "read the shape, not the size. "
         f"The lemma behind it holds with 95 % probability from step {format_number(bounds.valid_from, 2)} on."
     )
     return Figure(title, text, [("", line_chart(chart, series))], legend_of(series))
