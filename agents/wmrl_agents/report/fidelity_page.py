@@ -50,8 +50,9 @@ def write_fidelity_page(measurement: Measurement, path: Path) -> Path:
         title=f"Fidelity of {measurement.world_model}",
         heading=measurement.world_model,
         lead=clean(
-            f"Asked about {fidelity.solutions} executed solutions of {measurement.source}: {fidelity.tasks} "
-            f"tasks, {fidelity.groups} groups, {fidelity.informative_groups} of them with different real scores."
+            f"Asked about {fidelity.solutions} executed solutions of {measurement.source}: "
+            f"{fidelity.tasks} tasks, {fidelity.groups} groups, "
+            f"{fidelity.informative_groups} of them with different real scores."
         ),
         notices=[],
         tiles=_tiles(fidelity),
@@ -74,7 +75,9 @@ def _tiles(fidelity: Fidelity) -> list[Tile]:
     return [
         Tile("Mean absolute error", change, "as predicted, and debiased"),
         Tile(
-            "Noise η̂²", format_number(calibrated.eta2.value), "debiased; 1 and more is no signal in a group"
+            "Noise η̂²",
+            format_number(fidelity.calibrated.eta2.value),
+            "debiased; from 1 on there is no signal",
         ),
         Tile(
             "Status right", f"{fidelity.status_agreement:.0%}", f"by chance {fidelity.status_by_chance:.0%}"
