@@ -58,8 +58,8 @@ def _of_groups(fidelity: Fidelity, bounds: Bounds) -> list[str]:
         return ["No group has solutions of different real scores, so there is nothing to say of groups."]
     lines = [
         f"A step of {bounds.groups_per_step} groups, {bounds.anchors_per_step} of them executed, is worth "
-        f"about {shown(bounds.effective_groups)} executed groups: the variance of a predicted group's gradient "
-        f"is {shown(bounds.variance_ratio)} times that of an executed one's."
+        f"about {shown(bounds.effective_groups)} executed groups: the variance of a predicted group's "
+        f"gradient is {shown(bounds.variance_ratio)} times that of an executed one's."
     ]
     if max(eta2.value, eta2.high or 0.0) >= 1:
         lines.append(
