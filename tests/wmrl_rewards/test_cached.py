@@ -210,7 +210,10 @@ def test_a_server_is_named_by_its_address_and_model():
         OpenAIModel("http://127.0.0.1:9/v1", "a", extra={"top_k": 1}).fingerprint,
     ]
     assert OpenAIModel("http://127.0.0.1:9/v1/", "a").fingerprint == names[0]
-    assert len(set(names)) == 4
+    both = ["http://127.0.0.1:8/v1", "http://127.0.0.1:9/v1"]
+    names.append(OpenAIModel(both, "a").fingerprint)
+    assert OpenAIModel(both[::-1], "a").fingerprint == names[-1]
+    assert len(set(names)) == 5
 
 
 def test_what_has_no_name_cannot_be_stored(tmp_path):

@@ -97,7 +97,8 @@ class OpenAIModel:
     @property
     def fingerprint(self) -> str:
         """Names the model: where it is served, what it is called there, and what is asked besides."""
-        return json.dumps([self.url, self.model, self.extra], sort_keys=True)
+        servers = sorted(url.rstrip("/") for url in self.base_urls)
+        return json.dumps([servers, self.model, self.extra], sort_keys=True)
 
     def generate(
         self, conversations: Sequence[Sequence[Message]], sampling: Sampling, samples: int = 1
