@@ -115,7 +115,7 @@ def _recalibration(
     separation = min(upper.predicted - lower.predicted for lower, upper in neighbours)
     if separation <= 0:
         return None, None
-    share = min(level.count for level in levels) / sum(level.count for level in levels)
+    share = min(level.size for level in levels) / sum(level.size for level in levels)
     rate = 2 * gap / separation / sqrt(2 * share * pairs_per_step)
     confidence = log(2 * len(levels) * steps / _DELTA)
     return rate**2 / bias**2, 8 * confidence / (share * pairs_per_step * separation**2)

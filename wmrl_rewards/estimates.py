@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ __all__ = [
     "Estimate",
     "calibration_curve",
     "codes",
+    "largest",
     "mean",
     "mean_at",
     "members",
@@ -43,7 +44,7 @@ class CurvePoint(NamedTuple):
 
     predicted: float
     real: float
-    count: int
+    size: int
 
 
 def score_levels(real: Floats, at_most: int = _LEVELS, at_least: int = _LEVEL_AT_LEAST) -> Integers:
@@ -86,8 +87,8 @@ def pivotal(
 ) -> Estimate:
     """A number with its pivotal bootstrap interval.
 
-    A maximum of noisy numbers is too large, and in a resample it is by about as much again: this interval
-    puts that right, while the plain quantiles of the resamples would count it twice.
+    It turns the resamples around the number: where these lie too high by what the number itself is too high,
+    plain quantiles would count that twice.
 
     Args:
         value: The number in the sample.
@@ -99,6 +100,24 @@ def pivotal(
         return Estimate(value)
     low, high = np.quantile(known, (0.025, 0.975))
     return Estimate(value, float(max(2 * value - high, within[0])), float(min(2 * value - low, within[1])))
+
+
+def largest(values: Floats, drawn: Sequence[Floats]) -> Estimate:
+    """The largest of several numbers, with an interval that holds the largest true one 95 times of 100.
+
+    The largest of noisy numbers is too large, the more so the more there are. So the lower end is that of
+    simultaneous lower bounds (Bonferroni), the upper end that of ordinary upper bounds.
+
+    Args:
+        values: The numbers in the sample, shape (k,).
+        drawn: The same numbers in each resample, NaN where a resample has none.
+    """
+    if len(drawn) < 2:
+        return Estimate(float(values.max()))
+    spread = np.nanstd(drawn, axis=0, ddof=1)
+    lower, upper = (NormalDist().inv_cdf(1 - 0.025 / number) for number in (len(values), 1))
+    low, high = (values - lower * spread).max(), (values + upper * spread).max()
+    return Estimate(float(values.max()), max(float(low), 0.0), float(high))
 
 
 def calibration_curve(scores: Floats, real: Floats) -> tuple[CurvePoint, ...]:

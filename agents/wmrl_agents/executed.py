@@ -165,7 +165,7 @@ def play_and_execute(
     ]
     if not found:
         raise ConfigError(
-            "The policy has written no program that could be executed: there is nothing to ask."
+            "The policy wrote no program that could be executed: there is nothing to ask about."
         )
     return found
 

@@ -115,8 +115,9 @@ class CachedWorldModel:
 
     def predict(self, requests: Sequence[PredictionRequest]) -> list[Prediction]:
         """Predict a batch; what is stored is not asked, equal requests are asked once. See `WorldModel`."""
-        keys = [request_key(request, self.fingerprint) or number for number, request in enumerate(requests)]
-        known: dict[str | int, Prediction] = {**self.store.load(key for key in keys if isinstance(key, str))}
+        names = [request_key(request, self.fingerprint) for request in requests]
+        keys = [name or f"request {number}" for number, name in enumerate(names)]
+        known = self.store.load(name for name in names if name is not None)
         missing = {key: r for key, r in zip(keys, requests, strict=True) if key not in known}
         if missing:
             predictions = self.world_model.predict(list(missing.values()))
@@ -126,7 +127,7 @@ class CachedWorldModel:
                     "check_world_model() tells what else is wrong with it."
                 )
             new = dict(zip(missing, predictions, strict=True))
-            self.store.store({key: one for key, one in new.items() if isinstance(key, str)})
+            self.store.store({key: one for key, one in new.items() if key in names})
             known |= new
         return [known[key] for key in keys]
 
