@@ -45,6 +45,7 @@ __all__ = ["Fidelity", "Judged", "ScoreErrors", "measure_fidelity"]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
+_ENOUGH_GROUPS = 5
 _RANGES = {"mean_error": (-1.0, 1.0), "rank_in_group": (-1.0, 1.0), "rank_overall": (-1.0, 1.0)}
 
 
@@ -95,6 +96,7 @@ class ScoreErrors:
         typical_bias: Root mean square of the bias over the levels.
         typical_noise: Root mean square of the noise over the levels.
         eta2: η̂², the noise inside groups over the spread of the real scores there; 1 and more is no signal.
+            With fewer than five informative groups it has no interval, and neither has the next one.
         rank_in_group: Spearman's correlation with the real scores inside a group, mean over groups whose real
             scores differ; a group whose scores are all equal counts as 0.
         rank_overall: Spearman's correlation over all solutions of all tasks.
@@ -198,7 +200,7 @@ def measure_fidelity(judged: Sequence[Judged], *, resamples: int = 500, seed: in
         solutions=len(judged),
         tasks=len({one.task for one in judged}),
         groups=len({(one.task, one.group) for one in judged}),
-        informative_groups=sum(bool(np.ptp(real[member])) for member in members(groups)),
+        informative_groups=measure.informative,
         unreadable=1 - len(known) / len(judged),
         problems=dict(Counter(one.problem or "no reason" for one in judged if one.predicted is None)),
         statuses=_confusion([(one.real_status, one.predicted_status) for one in judged]),
@@ -224,6 +226,7 @@ class _Measure:
         self.real = real
         self.groups = groups
         self.levels = score_levels(real)
+        self.informative = sum(bool(np.ptp(real[member])) for member in members(groups))
         generator = np.random.default_rng(seed)
         self.draws = [resample(tasks, groups, generator) for _ in range(resamples)]
 
@@ -231,6 +234,8 @@ class _Measure:
         everyone = np.arange(len(scores))
         values = self._statistics(scores, everyone, self.groups)
         drawn = [self._statistics(scores, *draw) for draw in self.draws]
+        if self.informative < _ENOUGH_GROUPS:  # resamples of so few would all be alike
+            drawn = [{**one, "eta2": None, "rank_in_group": None} for one in drawn]
         estimates = {
             name: pivotal(value, [one[name] for one in drawn], _RANGES.get(name, (0.0, np.inf)))
             for name, value in values.items()

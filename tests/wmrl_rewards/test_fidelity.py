@@ -144,6 +144,14 @@ def test_groups_of_equal_scores_say_nothing_about_groups():
     assert training_bounds(found).effective_groups is None
 
 
+def test_few_groups_give_no_interval():
+    few = measure_fidelity(judged(tasks=2, groups=2, predict=shifted, sigma=0.05), resamples=20)
+    assert few.informative_groups == 4
+    assert few.raw.eta2.value > 0
+    assert (few.raw.eta2.low, few.raw.rank_in_group.high) == (None, None)
+    assert few.raw.bias.low is not None
+
+
 def test_statuses_errors_and_reasons_are_counted():
     kinds = [
         ("ok", "ok", None, None),
