@@ -124,6 +124,51 @@ def test_what_cannot_be_read_is_missing_and_says_why(make_competition, reply, er
         raise AssertionError(prediction.error)
 
 
+class Stammering:
+    """Answers readably only from a temperature on; remembers with which sampling it was asked what."""
+
+    def __init__(self, temperature):
+        self.temperature = temperature
+        self.asked = []
+
+    def generate(self, conversations, sampling, samples=1):
+        self.asked.append((sampling.temperature, sampling.seed, len(conversations)))
+        hot = sampling.temperature >= self.temperature
+        return [
+            [Generation("status: ok\npercentile: 0.5" if hot or "good" in c[-1]["content"] else "Hm.")]
+            for c in conversations
+        ]
+
+    def count_tokens(self, text):
+        return len(text)
+
+
+@pytest.mark.parametrize(
+    ("needs", "retries", "score", "asked"),
+    [
+        (0.5, 1, 0.5, [(0, None, 3), (0.7, 1, 2)]),
+        (0.5, 0, None, [(0, None, 3)]),
+        (2.0, 2, None, [(0, None, 3), (0.7, 1, 2), (0.7, 2, 2)]),
+    ],
+)
+def test_what_cannot_be_read_is_asked_again(needs, retries, score, asked):
+    model = Stammering(needs)
+    world_model = LanguageModelWorldModel(model, predict="percentile", retries=retries)
+    programs = ["good = 1", "bad = 1", "bad = 2", "bad = 1"]
+    predictions = world_model.predict([PredictionRequest("Task.", program) for program in programs])
+    assert [prediction.score for prediction in predictions] == [0.5, score, score, score]
+    assert model.asked == asked
+    assert predictions[1].new_tokens == (len(asked) - 1) * len("Hm.") + (
+        len("Hm.") if score is None else len("status: ok\npercentile: 0.5")
+    )
+
+
+def test_a_second_attempt_keeps_to_the_seed():
+    model = Stammering(2.0)
+    LanguageModelWorldModel(model, predict="percentile", sampling=HOT).predict([PredictionRequest("T", "x")])
+    assert model.asked == [(1.0, 0, 1), (1.0, 1, 1)]
+
+
 def test_percentile_is_the_other_question(make_competition):
     model = Recorded("status: ok\npercentile: 73%")
     world_model = LanguageModelWorldModel(model, predict="percentile")

@@ -25,6 +25,7 @@ __all__ = ["LanguageModelWorldModel"]
 # To be raised whenever the rules of cutting a question or of reading an answer change.
 _VERSION = 1
 _GREEDY = Sampling(max_new_tokens=1024, temperature=0)
+_TEMPERATURE_AGAIN = 0.7
 _TEMPLATE_TOKENS = 64  # what a chat template may add to the texts
 # Smallest and largest value of each metric: what cannot be is refused, instead of topping the leaderboard.
 _SHARES = ("roc_auc", "average_precision", "brier", "accuracy", "balanced_accuracy", "f1", "macro_f1")
@@ -47,6 +48,14 @@ class _Question(NamedTuple):
         return opening(self.system, self.user)
 
 
+class _Asked(NamedTuple):
+    """The replies to a question that count, and what all attempts at it took."""
+
+    replies: list[Generation]
+    seconds: float
+    new_tokens: int
+
+
 class LanguageModelWorldModel:
     """Predicts outcomes with a language model, prompted or trained.
 
@@ -61,6 +70,8 @@ class LanguageModelWorldModel:
         max_context_tokens: Most tokens of question and answer together. Of a longer question the earliest
             history goes first, then the middle of the task, never a part of the program.
         predict: ``outcome`` asks for the metric's value, ``percentile`` for the leaderboard percentile.
+        retries: How often a question is asked again whose answers cannot be read, at a temperature of at
+            least 0.7: at temperature 0 it would have the same answer.
 
     Raises:
         ConfigError: A setting is out of its range.
@@ -75,11 +86,14 @@ class LanguageModelWorldModel:
         system_prompt: str | None = None,
         max_context_tokens: int = 12_288,
         predict: Literal["outcome", "percentile"] = "outcome",
+        retries: int = 1,
     ) -> None:
         if predict not in ("outcome", "percentile"):
             raise ConfigError(f"predict must be 'outcome' or 'percentile', not {predict!r}.")
         if samples < 1:
             raise ConfigError(f"samples must be at least 1, not {samples}.")
+        if retries < 0:
+            raise ConfigError(f"retries must not be negative, but is {retries}.")
         if samples > 1 and sampling.temperature == 0:
             raise ConfigError(
                 f"At temperature 0 all {samples} samples would be equal: raise it or ask for one."
@@ -97,6 +111,7 @@ class LanguageModelWorldModel:
         self.system_prompt = system_prompt
         self.max_context_tokens = max_context_tokens
         self.predict_what = predict
+        self.retries = retries
 
     def predict(self, requests: Sequence[PredictionRequest]) -> list[Prediction]:
         """Predict a batch; equal questions in it are asked once. See `WorldModel`.
@@ -106,25 +121,50 @@ class LanguageModelWorldModel:
                 ``competition``, and with ``split`` the half of its test rows (``public`` unless it says so).
         """
         questions = [self._question(request) for request in requests]
-        unique = list(dict.fromkeys(q for q in questions if not isinstance(q, Prediction)))
-        replies: dict[_Question, list[Generation]] = {}
-        started = perf_counter()
-        if unique:
-            conversations = [question.conversation() for question in unique]
-            generated = self.model.generate(conversations, self.sampling, self.samples)
-            replies = dict(zip(unique, generated, strict=True))
-        seconds = (perf_counter() - started) / max(1, len(unique))
+        asked: dict[_Question, _Asked] = {}
+        for attempt in range(self.retries + 1):
+            unread = [
+                question
+                for request, question in zip(requests, questions, strict=True)
+                if isinstance(question, _Question)
+                and (question not in asked or self._combine(request, asked[question].replies).score is None)
+            ]
+            self._ask(list(dict.fromkeys(unread)), attempt, asked)
         return [
-            question
-            if isinstance(question, Prediction)
-            else replace(
-                self._combine(request, replies[question]),
-                seconds=seconds,
-                prompt_tokens=question.tokens,
-                new_tokens=sum(map(self._new_tokens, replies[question])),
-            )
+            self._prediction(request, question, asked[question])
+            if isinstance(question, _Question)
+            else question
             for request, question in zip(requests, questions, strict=True)
         ]
+
+    def _ask(self, questions: Sequence[_Question], attempt: int, asked: dict[_Question, _Asked]) -> None:
+        """Ask, and put the replies in the place of those of an earlier attempt."""
+        if not questions:
+            return
+        sampling = self.sampling
+        if attempt:
+            seed = 0 if sampling.seed is None and sampling.temperature == 0 else sampling.seed
+            sampling = replace(
+                sampling,
+                temperature=max(sampling.temperature, _TEMPERATURE_AGAIN),
+                seed=None if seed is None else seed + attempt,
+            )
+        started = perf_counter()
+        conversations = [question.conversation() for question in questions]
+        generated = self.model.generate(conversations, sampling, self.samples)
+        seconds = (perf_counter() - started) / len(questions)
+        for question, replies in zip(questions, generated, strict=True):
+            before = asked.get(question, _Asked([], 0.0, 0))
+            new_tokens = before.new_tokens + sum(map(self._new_tokens, replies))
+            asked[question] = _Asked(replies, before.seconds + seconds, new_tokens)
+
+    def _prediction(self, request: PredictionRequest, question: _Question, asked: _Asked) -> Prediction:
+        return replace(
+            self._combine(request, asked.replies),
+            seconds=asked.seconds,
+            prompt_tokens=question.tokens,
+            new_tokens=asked.new_tokens,
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -145,6 +185,7 @@ class LanguageModelWorldModel:
             )
         layout = prompts.user_message("task", "code", [("program", "observation")])
         asked = [self.system_prompt, layout, self.predict_what, self.max_context_tokens, self.samples]
+        asked.append(self.retries)
         parts = [_VERSION, model, *asked, asdict(self.sampling)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

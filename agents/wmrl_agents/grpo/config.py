@@ -131,6 +131,8 @@ class GRPOConfig:
     """Tokens that the world model reads at most."""
     world_model_max_new_tokens: int = 1024
     """Tokens that the world model writes at most."""
+    world_model_retries: int = 1
+    """How often the world model is asked again where its answer cannot be read."""
     world_model_predicts: Literal["outcome", "percentile"] = "outcome"
     """The world model is asked for the metric's value, which then goes through the leaderboard, or for the
     percentile itself."""
@@ -224,6 +226,7 @@ _MINIMA: dict[str, float] = {
     "warmup_groups": 1,
     "world_model_context": 128,
     "world_model_max_new_tokens": 1,
+    "world_model_retries": 0,
     "memory_bytes": 64 * 1024**2,
     "workers": 1,
     "threads": 1,

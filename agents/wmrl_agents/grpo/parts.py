@@ -170,6 +170,7 @@ def make_world_model(config: GRPOConfig, language_model: LanguageModel) -> World
         sampling=Sampling(max_new_tokens=config.world_model_max_new_tokens, temperature=0),
         max_context_tokens=config.world_model_context,
         predict=config.world_model_predicts,
+        retries=config.world_model_retries,
     )
     if config.prediction_cache is None:
         return world_model
