@@ -216,13 +216,13 @@ class LanguageModelWorldModel:
         """The question, shortened until it fits, and its tokens; None if even the bare program does not."""
         system_tokens = self.model.count_tokens(self.system_prompt)
         room = self.max_context_tokens - self.sampling.max_new_tokens - _TEMPLATE_TOKENS - system_tokens
-        if self.model.count_tokens(prompts.user_message("", code)) > room:
-            return None
         for first in range(len(history) + 1):
             message = prompts.user_message(task, code, history[first:])
             tokens = self.model.count_tokens(message)
             if tokens <= room:
                 return message, system_tokens + tokens
+            if first == 0 and self.model.count_tokens(prompts.user_message("", code)) > room:
+                return None
 
         def fits(length: int) -> bool:
             message = prompts.user_message(cut_middle(task, length), code)
