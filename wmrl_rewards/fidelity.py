@@ -11,8 +11,8 @@ on levels of the true score, each with equally many solutions or one repeated va
 scores that are cross-fitted by task: the map of a task was fitted to the other tasks alone. Intervals are
 bootstrap ones of 95 %: groups are drawn anew within their task. With few groups they are somewhat too narrow.
 
-Calibrated scores are shrunk toward the mean of the real ones by as much as predictions are uncertain. On levels
-of the real score that is a bias at both ends, which B counts.
+Calibrated scores are shrunk toward the mean of the real ones by as much as predictions are uncertain. On
+levels of the real score that is a bias at both ends, which B counts.
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ class CachedWorldModel:
 
     def predict(self, requests: Sequence[PredictionRequest]) -> list[Prediction]:
         """Predict a batch; what is stored is not asked, equal requests are asked once. See `WorldModel`."""
-        names = [request_key(request, self.fingerprint) for request in requests]
+        boards: dict[int, str] = {}
+        names = [request_key(request, self.fingerprint, boards) for request in requests]
         keys = [name or f"request {number}" for number, name in enumerate(names)]
         known = self.store.load(name for name in names if name is not None)
         missing = {key: r for key, r in zip(keys, requests, strict=True) if key not in known}
@@ -132,11 +133,23 @@ class CachedWorldModel:
         return [known[key] for key in keys]
 
 
-def request_key(request: PredictionRequest, fingerprint: str) -> str | None:
-    """Name of a request's prediction by a world model; None where its content cannot be named."""
+def request_key(
+    request: PredictionRequest, fingerprint: str, boards: dict[int, str] | None = None
+) -> str | None:
+    """Name of a request's prediction by a world model.
+
+    Args:
+        request: The request.
+        fingerprint: That of the world model.
+        boards: For a batch of requests: what was found of their competitions, so that a folder is looked
+            through once. It is filled here.
+
+    Returns:
+        The name; None where something in the request has no content that could be named.
+    """
     digest = hashlib.sha256()
     try:
-        for part in _parts([fingerprint, vars(request)]):
+        for part in _parts([fingerprint, vars(request)], {} if boards is None else boards):
             digest.update(b"%d:" % len(part) + part)
     except _NamelessError:
         return None
@@ -147,7 +160,7 @@ class _NamelessError(TypeError):
     """Something whose content nothing names."""
 
 
-def _parts(value: Any) -> Iterator[bytes]:
+def _parts(value: Any, boards: dict[int, str]) -> Iterator[bytes]:
     """Content of a value as byte strings; different contents give different sequences."""
     if value is None or isinstance(value, bool | int | float):
         yield repr(value).encode()
@@ -163,14 +176,16 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif isinstance(value, Mapping):
         yield b"mapping %d" % len(value)
         for name in sorted(value, key=repr):
-            yield from _parts(name)
-            yield from _parts(value[name])
+            yield from _parts(name, boards)
+            yield from _parts(value[name], boards)
     elif isinstance(value, list | tuple):
         yield b"sequence %d" % len(value)
         for item in value:
-            yield from _parts(item)
+            yield from _parts(item, boards)
     elif hasattr(value, "grading_version"):  # a Competition, of whatever layout
-        yield from _parts((value.name, value.metric.name, value.score_kind, value.grading_version))
+        if id(value) not in boards:
+            boards[id(value)] = value.grading_version
+        yield from _parts((value.name, value.metric.name, value.score_kind, boards[id(value)]), boards)
     else:
         raise _NamelessError(type(value).__name__)
 
