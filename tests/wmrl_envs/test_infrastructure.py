@@ -1,0 +1,160 @@
+"""Machines that really fail: full disks, control groups that are refused. It is never the solution's fault."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+from tests.wmrl_envs.test_sandbox_evaluator import GOOD
+from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
+from wmrl_envs.evaluation import Solution
+from wmrl_envs.sandbox import BubblewrapSandbox, ExecutionCache, Job, SandboxPool, UnsafeSandbox, scratch
+from wmrl_envs.sandbox.cgroup import Cgroup, CgroupGuards
+from wmrl_envs.sandbox.guards import find_guards
+from wmrl_envs.sandbox.job import Limits
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+grouped = pytest.mark.skipif(
+    not isinstance(find_guards(), CgroupGuards), reason="there are no control groups to be had"
+)
+both = pytest.mark.parametrize(
+    "kind", [pytest.param(BubblewrapSandbox, marks=pytest.mark.sandbox), UnsafeSandbox]
+)
+SUBMIT = "open('submission.csv', 'w').write('id,target\\n' + '1,0\\n' * 100_000)"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 256 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture
+def temporary(small_disk, monkeypatch):
+    """The same, as the place for temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    scratch._scratch_folder.cache_clear()
+    yield small_disk
+    scratch._scratch_folder.cache_clear()
+
+
+def fill(folder):
+    """Leave no room at all."""
+    with (folder / "filling").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return
+
+
+@root
+@both
+def test_a_submission_that_finds_no_room_is_tried_again_when_there_is_some(kind, temporary, tmp_path):
+    pauses = []
+
+    def pause(seconds):
+        """While the pool waits, somebody makes room."""
+        pauses.append(seconds)
+        subprocess.run(["mount", "-o", "remount,size=8m", temporary], check=True)
+
+    job = Job(SUBMIT, tmp_path)
+    sandbox = kind()
+    failed = sandbox.run(job)
+    assert (failed.status, failed.submission_path) == ("infrastructure", None)
+    assert "No space left" in failed.message
+    assert [path for path in temporary.rglob("submission-*") if path.is_file()] == []
+    with SandboxPool(sandbox, workers=1, pause=pause) as pool:
+        [result] = pool.map([job])
+    assert (result.status, pauses) == ("ok", [0.5])
+    assert result.submission_path.stat().st_size == 400_010
+
+
+@root
+@both
+def test_a_job_that_cannot_even_begin_is_no_error_either(kind, temporary, tmp_path):
+    sandbox = kind()
+    fill(temporary)
+    result = sandbox.run(Job(SUBMIT, tmp_path))
+    assert result.status == "infrastructure"
+    assert "No space left" in result.message
+
+
+@root
+@pytest.mark.sandbox
+def test_a_cache_without_room_costs_no_scores(small_disk):
+    with SandboxEvaluator(
+        BubblewrapSandbox(), cache=ExecutionCache(small_disk / "cache.sqlite")
+    ) as evaluator:
+        fill(small_disk)
+        with pytest.warns(RuntimeWarning, match=r"cache\.sqlite cannot be used: .*full"):
+            [evaluation] = evaluator.evaluate([Solution("breast-cancer", GOOD)])
+    assert evaluation.status == "ok"
+    assert evaluation.score is not None
+
+
+@grouped
+@pytest.mark.sandbox
+@pytest.mark.parametrize("file", ["pids.max", "memory.limit_in_bytes", "memory.max"])
+def test_a_limit_that_the_kernel_refuses_is_the_machines_fault_and_leaves_no_group(
+    file, monkeypatch, tmp_path
+):
+    sandbox = BubblewrapSandbox()
+    guards = find_guards()
+    if not any((parent / file).exists() for parent in guards.layout.parents):
+        pytest.skip(f"this kernel has no {file}")
+    refused = dataclasses.replace(guards.layout, settings=lambda limits: {file: "nonsense"})
+    monkeypatch.setattr(sandbox, "_guards", Refusing(refused))
+    result = sandbox.run(Job("print(1)", tmp_path))
+    assert result.status == "infrastructure"
+    assert "could not be started" in result.message
+    assert own_groups(guards.layout) == []
+
+
+@grouped
+@pytest.mark.sandbox
+def test_control_groups_that_are_gone_are_the_machines_fault_and_leave_none_behind(monkeypatch, tmp_path):
+    sandbox = BubblewrapSandbox()
+    layout = find_guards().layout
+    gone = dataclasses.replace(layout, parents=(layout.parents[0], tmp_path / "gone"))
+    monkeypatch.setattr(sandbox, "_guards", Refusing(gone))
+    assert sandbox.run(Job("print(1)", tmp_path)).status == "infrastructure"
+    assert own_groups(layout) == []
+
+
+@grouped
+def test_the_next_start_ends_what_an_owner_left_in_its_group():
+    """A process in a group whose owner is no more: it is killed, then the group is removed."""
+    guards = find_guards()
+    group = Cgroup(guards.layout, Limits())
+    process = subprocess.Popen([*group.prefix, "sleep", "600"])
+    while not all((folder / "cgroup.procs").read_text() for folder in group._folders):
+        pass
+    for folder in group._folders:  # as if another process of this number had made it, before the last start
+        shutil.move(folder, folder.with_name(f"wmrl-{os.getpid()}-1-0"))
+    CgroupGuards(guards.layout)
+    assert process.wait(timeout=60) == -9
+    assert own_groups(guards.layout) == []
+
+
+class Refusing:
+    """Makes groups of a layout that was not tried out before."""
+
+    name = "refusing"
+
+    def __init__(self, layout):
+        self.layout = layout
+
+    def new(self, limits):
+        return Cgroup(self.layout, limits)
+
+
+def own_groups(layout):
+    return [str(path) for parent in layout.parents for path in parent.glob(f"wmrl-{os.getpid()}-*")]
