@@ -1,4 +1,4 @@
-"""Machines that really fail: full disks, control groups that are refused. It is never the solution's fault."""
+"""Machines that really fail: full disks, refused control groups. It is never the solution's fault."""
 
 import dataclasses
 import os
@@ -103,9 +103,7 @@ def test_a_cache_without_room_costs_no_scores(small_disk):
 @grouped
 @pytest.mark.sandbox
 @pytest.mark.parametrize("file", ["pids.max", "memory.limit_in_bytes", "memory.max"])
-def test_a_limit_that_the_kernel_refuses_is_the_machines_fault_and_leaves_no_group(
-    file, monkeypatch, tmp_path
-):
+def test_a_limit_that_the_kernel_refuses_is_the_machines_fault(file, monkeypatch, tmp_path):
     sandbox = BubblewrapSandbox()
     guards = find_guards()
     if not any((parent / file).exists() for parent in guards.layout.parents):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ __all__ = ["Cgroup", "CgroupGuards", "Layout", "find_layouts"]
 PERIOD_US = 100_000
 CLOSE_S = 5.0
 HELPERS = 2  # bubblewrap itself, and its process 1 inside
-NAME = re.compile(r"wmrl-(\d+)-\d+")
+NAME = re.compile(r"wmrl-(\d+)-(\d+)-\d+")
 numbers = itertools.count()
 
 
@@ -145,12 +146,12 @@ class CgroupGuards:
         return Cgroup(self.layout, limits)
 
     def _remove_leftovers(self) -> None:
-        """Groups of owners that were killed: their jobs died with them, the empty groups remain."""
+        """Groups of owners that were killed: their jobs die with them, the groups remain."""
         for parent in self.layout.parents:
             for folder in parent.glob("wmrl-*"):
                 match = NAME.fullmatch(folder.name)
-                if match and not Path("/proc", match[1]).exists():
-                    _remove(folder)
+                if match and started(int(match[1])) != int(match[2]):
+                    _clear([folder])
 
 
 class Cgroup:
@@ -167,16 +168,23 @@ class Cgroup:
     data_bytes = 0  # no further limit per process is needed
 
     def __init__(self, layout: Layout, limits: Limits) -> None:
-        name = f"wmrl-{os.getpid()}-{next(numbers)}"
+        name = f"wmrl-{os.getpid()}-{started(os.getpid())}-{next(numbers)}"
         self._layout = layout
         self._folders = [parent / name for parent in layout.parents]
-        for folder in self._folders:
-            folder.mkdir()
-        for file, value in layout.settings(limits).items():
-            if (path := self._find(file)) is not None:
-                path.write_text(value)
+        try:
+            self._make(layout.settings(limits))
+        except OSError:
+            self.close()
+            raise
         enter = " && ".join(f"echo 0 > {shlex.quote(str(f / 'cgroup.procs'))}" for f in self._folders)
         self.prefix = ["/bin/sh", "-c", f'{enter} && exec "$@"', "sh"]
+
+    def _make(self, settings: dict[str, str]) -> None:
+        for folder in self._folders:
+            folder.mkdir()
+        for file, value in settings.items():
+            if (path := self._find(file)) is not None:
+                path.write_text(value)
 
     def exceeded(self, pid: int) -> bool:
         """Never: the kernel keeps the limits by itself."""
@@ -195,31 +203,38 @@ class Cgroup:
 
     def close(self) -> None:
         """Kill what is left in the group and remove it."""
-        deadline = time.monotonic() + CLOSE_S
-        while (pids := self._pids()) and time.monotonic() < deadline:
-            for pid in pids:
-                _kill(pid)
-            time.sleep(0.001)
-        for folder in self._folders:
-            _remove(folder)
-
-    def _pids(self) -> list[int]:
-        return [int(pid) for folder in self._folders for pid in (folder / "cgroup.procs").read_text().split()]
+        _clear(self._folders)
 
     def _find(self, file: str) -> Path | None:
         return next((folder / file for folder in self._folders if (folder / file).exists()), None)
 
 
-def _kill(pid: int) -> None:
+def started(pid: int) -> int | None:
+    """When a process began, by the kernel's clock, which tells it from others of its number; None if gone."""
     try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _remove(folder: Path) -> None:
-    """A group that a dying process still holds is left to the next start."""
-    try:
-        folder.rmdir()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
-        return
+        return None
+    return int(fields[19])
+
+
+def _clear(folders: list[Path]) -> None:
+    """Kill what is left in groups and remove them; one that a dying process still holds is left."""
+    deadline = time.monotonic() + CLOSE_S
+    while (pids := [pid for folder in folders for pid in _pids(folder)]) and time.monotonic() < deadline:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _pids(folder: Path) -> list[int]:
+    """Processes in a group; none if it is gone. Those that only another container can see are numbered 0."""
+    try:
+        numbers = (folder / "cgroup.procs").read_text().split()
+    except OSError:
+        return []
+    return [int(number) for number in numbers if number != "0"]

@@ -65,7 +65,6 @@ def _open_plain_file(folder: int, max_bytes: int) -> int:
 
 
 def _copy(source: BinaryIO) -> Path:
-    descriptor, path = new_file("submission-")
-    with os.fdopen(descriptor, "wb") as target:
+    with new_file("submission-") as (target, path):
         shutil.copyfileobj(source, target)
     return path

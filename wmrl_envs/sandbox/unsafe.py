@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
 import threading
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from wmrl_envs.sandbox.cgroup import started
 from wmrl_envs.sandbox.interpreter import find_interpreter
 from wmrl_envs.sandbox.job import Job, Limits, Result
 from wmrl_envs.sandbox.launch import RUNNER, Channel, conclude, fingerprint, job_environment, runner_arguments
@@ -19,6 +23,7 @@ from wmrl_envs.sandbox.supervise import supervise
 __all__ = ["UnsafeSandbox"]
 
 MARK = "WMRL_UNSAFE_JOB"
+MARKED = re.compile(rb"\0%s=(\d+-\d+-[0-9a-f]{32})\0" % MARK.encode())
 
 
 class UnsafeSandbox:
@@ -34,6 +39,7 @@ class UnsafeSandbox:
     def __init__(self, limits: Limits | None = None, python: str | Path | None = None) -> None:
         self.limits = limits or Limits()
         self.interpreter = find_interpreter(None if python is None else str(python))
+        _kill_abandoned()
         remove_leftovers()
 
     @property
@@ -43,7 +49,13 @@ class UnsafeSandbox:
 
     def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
         """Run one job; see `BubblewrapSandbox.run`."""
-        mark = uuid.uuid4().hex
+        try:
+            return self._run(job, cancel)
+        except OSError as error:  # no process or folder could be had: the machine is full
+            return Result("infrastructure", message=f"The job could not be started: {error}.")
+
+    def _run(self, job: Job, cancel: threading.Event | None) -> Result:
+        mark = f"{os.getpid()}-{started(os.getpid())}-{uuid.uuid4().hex}"
         with (
             tempfile.TemporaryDirectory(dir=scratch_folder(), ignore_cleanup_errors=True) as folder,
             Channel() as channel,
@@ -73,11 +85,20 @@ class UnsafeSandbox:
 def _kill_all(pid: int, mark: str) -> None:
     """End the process group, and children that left it: they carry the job's mark in their environment."""
     os.killpg(pid, signal.SIGKILL)
+    _kill_marked(lambda found: found == mark)
+
+
+def _kill_abandoned() -> None:
+    """End the jobs of owners that were killed: nothing else ends them."""
+    _kill_marked(lambda mark: started(int(mark.split("-")[0])) != int(mark.split("-")[1]))
+
+
+def _kill_marked(is_meant: Callable[[str], bool]) -> None:
+    """End the processes whose mark is meant."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        try:
-            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+        with suppress(OSError):  # it is someone else's, or it has just ended
+            found = MARKED.search(b"\0" + (entry / "environ").read_bytes())
+            if found and is_meant(found[1].decode()):
                 os.kill(int(entry.name), signal.SIGKILL)
-        except OSError:
-            continue  # it is someone else's, or it has just ended

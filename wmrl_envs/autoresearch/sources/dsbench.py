@@ -20,7 +20,6 @@ submission and of the answers themselves.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -217,10 +216,9 @@ def _number(path: Path) -> float:
 def _score(competition: Competition, path: Path) -> float:
     """What a table of the task would score as a submission."""
     columns = [competition.id_column, *competition.target_columns]
-    descriptor, submission = new_file("reference-")
+    with new_file("reference-") as (file, submission):
+        read_table(path, columns=columns, text=columns)[columns].to_csv(file, index=False)
     try:
-        os.close(descriptor)
-        read_table(path, columns=columns, text=columns)[columns].to_csv(submission, index=False)
         return score_submission(competition, submission)
     except RefusedError as refused:
         raise CompetitionError(f"{path} has no score: {refused.grade.message}") from refused
