@@ -324,10 +324,19 @@ MEMORY = [
     Attack(
         "memory as files",
         "for folder in ('/dev/shm', '/tmp', '/job'):\n"
-        "    open(folder + '/x', 'wb').write(b'x' * (60 << 20))\n",
+        "    open(folder + '/x', 'wb').write(b'x' * (60 << 20))\n"
+        "import time\ntime.sleep(60)\n",
         OOM,
         TIGHT,
-        watcher=NOTHING,  # what bounds it there is the size of these file systems
+    ),
+    Attack(
+        "memory as files that are deleted but open",
+        "import os, tempfile, time\n"
+        "kept = [tempfile.TemporaryFile(dir=folder) for folder in ('/dev/shm', '/tmp', '/job')]\n"
+        "for file in kept:\n    file.write(b'x' * (60 << 20))\n    file.flush()\n"
+        "time.sleep(60)\n",
+        OOM,
+        TIGHT,
     ),
     Attack(
         "memory that is shared",

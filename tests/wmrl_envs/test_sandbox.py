@@ -134,6 +134,68 @@ def test_generators_depend_on_the_content_alone(kind, data_dir):
     assert not set(other.split()) & set(first.split())
 
 
+DRAWS = """
+import random
+import numpy as np
+random.seed()
+np.random.seed()
+print(random.random(), np.random.rand())
+print(random.Random().random(), random.Random(None).random(), type("Own", (random.Random,), {})().random())
+print(np.random.default_rng().random(), np.random.default_rng(None).random(), np.random.RandomState().rand())
+print(np.random.Generator(np.random.PCG64()).random(), np.random.SeedSequence().entropy)
+"""
+
+
+@both
+def test_generators_that_nobody_seeds_depend_on_the_content_alone_too(kind, data_dir):
+    first = show(kind, DRAWS, data_dir).split()
+    assert len(set(first)) == len(first) == 10
+    assert show(kind, DRAWS, data_dir).split() == first
+    assert not set(show(kind, DRAWS + "#", data_dir).split()) & set(first)
+
+
+@both
+def test_seeds_that_are_given_mean_what_they_always_mean(kind, data_dir):
+    code = (
+        "import random\nimport numpy as np\n"
+        "generator = random.Random(5)\ngenerator.seed('text')\nrandom.seed(6)\n"
+        "print(random.Random(7).random(), generator.random(), random.random())\n"
+        "print(np.random.default_rng(8).random())\n"
+    )
+    here = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert show(kind, code, data_dir) == here
+
+
+@both
+def test_who_asks_for_true_chance_gets_it(kind, data_dir):
+    code = (
+        "import os, random, secrets, uuid\n"
+        "print(os.urandom(9).hex(), random.SystemRandom().random(), secrets.token_hex(), uuid.uuid4())"
+    )
+    drawn = [*show(kind, code, data_dir).split(), *show(kind, code, data_dir).split()]
+    assert len(set(drawn)) == 8
+
+
+@both
+def test_forked_workers_draw_other_numbers_the_same_each_time(kind, data_dir):
+    code = (
+        "import multiprocessing, random\nimport numpy as np\n"
+        "def draw(queue, again):\n"
+        "    queue.put((random.Random().random(), np.random.default_rng().random()))\n"
+        "    if again:\n        in_turn(queue, False)\n"
+        "def in_turn(queue, again):\n"
+        "    for _ in range(2):\n"
+        "        worker = multiprocessing.get_context('fork').Process(target=draw, args=(queue, again))\n"
+        "        worker.start()\n        worker.join()\n"
+        "queue = multiprocessing.SimpleQueue()\n"
+        "in_turn(queue, True)\n"
+        "print(*(number for _ in range(6) for number in queue.get()))\n"
+    )
+    first = show(kind, code, data_dir).split()
+    assert len(set(first)) == len(first) == 12
+    assert show(kind, code, data_dir).split() == first
+
+
 @pytest.mark.sandbox
 def test_torch_is_seeded_where_it_is_imported(data_dir):
     """Another module of that name stands in for it: what counts is what it is told, and when."""
@@ -188,6 +250,14 @@ def test_where_the_interpreter_lies_is_not_shown(kind, code, place, data_dir):
     assert place in output
     assert sys.prefix not in output
     assert sys.base_prefix not in output
+
+
+@both
+def test_tracebacks_through_the_seeding_of_generators_do_not_show_it(kind, data_dir):
+    result = kind().run(Job("import random\nrandom.seed([])\n", data_dir))
+    assert '  File "solution.py", line 2, in <module>' in result.stderr.splitlines()
+    assert "in seed" in result.stderr
+    assert "runner" not in result.stderr
 
 
 @pytest.mark.sandbox
@@ -538,6 +608,29 @@ def test_a_watcher_ends_what_takes_too_much(monkeypatch, data_dir):
     assert result.peak_memory_bytes > 200 << 20
     assert sandbox.run(Job("b'x' * (1 << 30)", data_dir)).stderr.endswith("MemoryError\n")
     assert sandbox.run(Job("print('fine')", data_dir)).stdout == "fine\n"
+
+
+@pytest.mark.sandbox
+def test_a_watcher_sees_files_in_memory_and_counts_what_is_mapped_once(monkeypatch, data_dir):
+    sandbox = BubblewrapSandbox(Limits(memory_bytes=200 << 20, timeout_s=60))
+    monkeypatch.setattr(sandbox, "_guards", WatcherGuards())
+    mapped = (
+        "import mmap, time\n"
+        "file = open('/dev/shm/x', 'w+b')\nfile.write(b'x' * (120 << 20))\nfile.flush()\n"
+        "memory = mmap.mmap(file.fileno(), 0)\nsum(memory[::4096])\ntime.sleep(1)\n"
+    )
+    result = sandbox.run(Job(mapped, data_dir))
+    assert result.status == "ok", result
+    assert 120 << 20 < result.peak_memory_bytes < 200 << 20
+    deleted = (
+        "import os, time\n"
+        "for folder in ('/tmp', '/job'):\n"
+        "    file = open(folder + '/x', 'wb', buffering=0)\n    os.unlink(folder + '/x')\n"
+        "    globals()[folder] = file\n"
+        "    for _ in range(120):\n        file.write(bytes(1 << 20))\n"
+        "time.sleep(60)\n"
+    )
+    assert sandbox.run(Job(deleted, data_dir)).status == "oom"
 
 
 def test_a_watcher_sees_grandchildren():

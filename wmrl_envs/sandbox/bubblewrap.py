@@ -122,19 +122,9 @@ class BubblewrapSandbox:
     def _run(self, job: Job, cancel: threading.Event | None) -> Result:
         with ExitStack() as stack:
             channel = stack.enter_context(Channel())
-            source = stack.enter_context(_in_memory(job.code.encode("utf-8", "surrogatepass")))
-            calls = stack.enter_context(_in_memory(self._filter))
             guard = self._guards.new(self.limits)
             stack.callback(guard.close)
-            process = subprocess.Popen(
-                [*guard.prefix, *self._command(job, guard, channel.remote, source.fileno(), calls.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(channel.remote, source.fileno(), calls.fileno()),
-                start_new_session=True,
-            )
-            with process:
+            with self._start(job, guard, channel) as process:
                 ending = supervise(
                     process, self.limits, channel.local, cancel, lambda: guard.exceeded(process.pid)
                 )
@@ -146,6 +136,22 @@ class BubblewrapSandbox:
                 oom=guard.killed_for_memory(),
                 peak=guard.peak_bytes(),
             )
+
+    def _start(self, job: Job, guard: Guard, channel: Channel) -> subprocess.Popen[bytes]:
+        with (
+            _in_memory(job.code.encode("utf-8", "surrogatepass")) as source,
+            _in_memory(self._filter) as calls,
+        ):
+            process = subprocess.Popen(
+                [*guard.prefix, *self._command(job, guard, channel.remote, source.fileno(), calls.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(channel.remote, source.fileno(), calls.fileno()),
+                start_new_session=True,
+            )
+        channel.hand_over()
+        return process
 
     def _command(self, job: Job, guard: Guard, channel: int, source: int, calls: int) -> list[str]:
         python = self.interpreter.executable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Protocol
 
 from wmrl_envs.sandbox.cgroup import CgroupGuards, find_layouts
 from wmrl_envs.sandbox.job import Limits
+from wmrl_envs.sandbox.mounts import WRITABLE
 
 __all__ = ["Guard", "Guards", "Watcher", "WatcherGuards", "find_guards"]
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
+KIB = 1024
+RESIDENT = re.compile(r"^(VmRSS|RssShmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 class Guard(Protocol):
@@ -65,10 +68,10 @@ class WatcherGuards:
 
 
 class Watcher:
-    """Adds up the resident memory of a process and all that descend from it.
+    """Adds up the memory of a process, of all that descend from it, and of the files that they keep in it.
 
     Between two looks a process could take much; so each gets the job's whole limit as its own hard limit too.
-    Files in memory are not seen; what bounds them is the size of their file systems (`Limits.file_bytes`).
+    What is shared, between processes or with such a file, is counted once as far as it can be told.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -79,7 +82,10 @@ class Watcher:
 
     def exceeded(self, pid: int) -> bool:
         """Look once."""
-        self._peak = max(self._peak, sum(_resident_bytes(p) for p in _descendants(pid)))
+        pids = _descendants(pid)
+        sizes = [_resident_bytes(p) for p in pids]
+        own, shared = sum(own for own, _ in sizes), sum(shared for _, shared in sizes)
+        self._peak = max(self._peak, own + max(shared, _file_bytes(pids)))
         return self._peak > self._limit
 
     def killed_for_memory(self) -> bool:
@@ -103,9 +109,28 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-def _resident_bytes(pid: int) -> int:
-    fields = _read(Path(f"/proc/{pid}/statm")).split()
-    return int(fields[1]) * PAGE if fields else 0
+def _resident_bytes(pid: int) -> tuple[int, int]:
+    """Resident memory of a process: its own, and what it shares with others or maps of a file in memory."""
+    sizes = dict(RESIDENT.findall(_read(Path(f"/proc/{pid}/status"))))
+    shared = int(sizes.get("RssShmem", 0)) * KIB
+    return int(sizes.get("VmRSS", 0)) * KIB - shared, shared
+
+
+def _file_bytes(pids: list[int]) -> int:
+    """Size of all files in the file systems in memory, seen through the first process that is inside."""
+    for pid in pids:
+        root = f"/proc/{pid}/root"
+        try:
+            if not os.path.samefile(root, "/"):
+                return sum(_used_bytes(root + folder) for folder in WRITABLE)
+        except OSError:  # it has just ended, or its file systems are not all there yet
+            continue
+    return 0
+
+
+def _used_bytes(folder: str) -> int:
+    size = os.statvfs(folder)
+    return (size.f_blocks - size.f_bfree) * size.f_frsize
 
 
 def _list(folder: Path) -> list[Path]:

@@ -143,6 +143,10 @@ class Channel(Connection):
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, frames)
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """Close the job's end here, once it has been passed on: many jobs need many descriptors."""
         self._remote.close()
 
 

@@ -12,11 +12,13 @@ This file is executed by the interpreter of the sandbox and imports nothing but 
 
 from __future__ import annotations
 
+import _random
 import _socket  # not socket, random, typing or importlib.abc: each takes milliseconds, and every job pays
 import resource
 import sys
+from _collections_abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
-from os import O_DIRECTORY, O_RDONLY, close, getcwd
+from os import O_DIRECTORY, O_RDONLY, close, getcwd, register_at_fork
 from os import open as open_descriptor
 from time import monotonic_ns
 from types import CodeType, ModuleType, TracebackType
@@ -24,13 +26,70 @@ from types import CodeType, ModuleType, TracebackType
 OPEN_FILES = 1024
 
 
-class SeedOnImport:
-    """A finder for sys.meta_path that seeds global generators at the moment at which they are imported."""
+class Seeds:
+    """Numbers that follow from the program, for generators that ask the system for chance.
 
-    SEEDERS = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}  # noqa: RUF012
+    Each request gets another number; so do processes made by fork, by their place in the tree of forks.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.place: tuple[int, ...] = ()
+        self.requests = self.forks = 0
+        register_at_fork(before=self.note_fork, after_in_child=self.note_child)
+
+    def note_fork(self) -> None:
+        """Count the children of this process."""
+        self.forks += 1
+
+    def note_child(self) -> None:
+        """Begin the numbers of a new process."""
+        self.place += (self.forks,)
+        self.requests = self.forks = 0
+
+    def bits(self, count: int) -> int:
+        """The next number, of so many bits."""
+        self.requests += 1
+        words = (self.seed, *self.place, self.requests)
+        name = 1  # in front of the words, so that their number counts too
+        for word in words:
+            name = name << 32 | word % 2**32
+        return _random.Random(name).getrandbits(count)
+
+
+def seed_random(random: ModuleType, seeds: Seeds) -> None:
+    """Seed the module's own generator, and each `random.Random` that is made or seeded without a seed.
+
+    `random.SystemRandom`, `secrets`, `os.urandom` and `uuid` go on giving true chance: they are there for it.
+    """
+    original = random.Random.seed
+
+    def seed(self: object, a: object = None, version: int = 2) -> None:
+        original(self, seeds.bits(128) if a is None else a, version)
+
+    random.Random.seed = seed  # type: ignore[attr-defined]
+    random.seed = random._inst.seed  # type: ignore[attr-defined]
+    random.seed(seeds.seed)
+
+
+def seed_numpy(numpy_random: ModuleType, seeds: Seeds) -> None:
+    """Seed numpy's own generator, and where every other one takes its seed from if it is given none."""
+    numpy_random.bit_generator.randbits = seeds.bits
+    numpy_random.seed(seeds.seed)
+
+
+def seed_torch(torch: ModuleType, seeds: Seeds) -> None:
+    """Seed torch's own generators; others of its generators have a fixed seed anyway."""
+    torch.manual_seed(seeds.seed)
+
+
+class SeedOnImport:
+    """A finder for sys.meta_path that seeds generators at the moment at which they are imported."""
+
+    SEEDERS = {"random": seed_random, "numpy.random": seed_numpy, "torch": seed_torch}  # noqa: RUF012
+
+    def __init__(self, seeds: Seeds) -> None:
+        self.seeds = seeds
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Find the module as usual; for those that have generators, seed them once they are loaded."""
@@ -38,15 +97,15 @@ class SeedOnImport:
             return None
         spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
         if spec is not None and spec.loader is not None:
-            spec.loader = SeedingLoader(spec.loader, self.SEEDERS[name], self.seed)  # type: ignore[assignment]
+            spec.loader = SeedingLoader(spec.loader, self.SEEDERS[name], self.seeds)  # type: ignore[assignment]
         return spec
 
 
 class SeedingLoader:
-    """Loads a module with its own loader, then calls the module's seeding function."""
+    """Loads a module with its own loader, then seeds it."""
 
-    def __init__(self, loader: object, seeder: str, seed: int) -> None:
-        self.loader, self.seeder, self.seed = loader, seeder, seed
+    def __init__(self, loader: object, seeder: Callable[[ModuleType, Seeds], None], seeds: Seeds) -> None:
+        self.loader, self.seeder, self.seeds = loader, seeder, seeds
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As the module's own loader does."""
@@ -56,7 +115,7 @@ class SeedingLoader:
         """As the module's own loader does, then seed."""
         module.__loader__ = module.__spec__.loader = self.loader  # type: ignore
         self.loader.exec_module(module)  # type: ignore[attr-defined]
-        getattr(module, self.seeder)(self.seed)
+        self.seeder(module, self.seeds)
 
 
 def lower_limits(file_bytes: int, processes: int, data_bytes: int) -> None:
@@ -86,19 +145,31 @@ def announce(channel: int) -> None:
 
 def seed_generators(seed: int) -> None:
     """Seed what is loaded by now, and what will be when it comes."""
+    seeds = Seeds(seed)
     for name, seeder in SeedOnImport.SEEDERS.items():
         if name in sys.modules:
-            getattr(sys.modules[name], seeder)(seed)
-    sys.meta_path.insert(0, SeedOnImport(seed))
+            seeder(sys.modules[name], seeds)
+    sys.meta_path.insert(0, SeedOnImport(seeds))
 
 
 def show_without_runner(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
-    """Print a traceback that begins with the solution's own first frame."""
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
+    """Print a traceback without this file's frames."""
+    frames = without_runner(frames)
     sys.__excepthook__(kind, error.with_traceback(frames), frames)
+
+
+def without_runner(frames: TracebackType | None) -> TracebackType | None:
+    """The frames of a traceback that are not this file's: the first, and those of its seeding."""
+    others = []
+    while frames is not None:
+        if frames.tb_frame.f_code.co_filename != __file__:
+            others.append(frames)
+        frames = frames.tb_next
+    for frame, following in zip(others, [*others[1:], None], strict=False):
+        frame.tb_next = following
+    return others[0] if others else None
 
 
 def load(path: str, folder: str) -> tuple[CodeType, ModuleType]:
