@@ -227,7 +227,7 @@ class TokenEvaluator:
         score = self.score(tokens.count(1) / len(tokens))
         return Evaluation(Outcome("ok"), Grade("ok", score=score, percentile=score), source=self.source)
 
-    def submit(self, solution):
+    def submit(self, solution, group=None, *, deadline=float("inf")):
         from concurrent.futures import Future
 
         future: Future = Future()

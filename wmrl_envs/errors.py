@@ -1,6 +1,13 @@
 """Errors that WMRL raises on bad input: one clear sentence each, all of one family."""
 
-__all__ = ["CompetitionError", "ConfigError", "MissingExtraError", "SandboxError", "WMRLError"]
+__all__ = [
+    "CompetitionError",
+    "ConfigError",
+    "InfrastructureError",
+    "MissingExtraError",
+    "SandboxError",
+    "WMRLError",
+]
 
 
 class WMRLError(Exception):
@@ -17,6 +24,10 @@ class CompetitionError(WMRLError):
 
 class SandboxError(WMRLError):
     """The sandbox cannot be had on this machine as it was asked for."""
+
+
+class InfrastructureError(WMRLError):
+    """The machine failed while a run went on, and the run was told to stop then."""
 
 
 class MissingExtraError(WMRLError):

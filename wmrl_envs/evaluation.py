@@ -105,11 +105,16 @@ class Evaluation:
         A score is missing when the infrastructure failed or the world model gave no answer; that is
         nobody's achievement and nobody's fault, and never 0.
         """
-        if self.outcome is None or self.outcome.status == "infrastructure":
+        if self.outcome is None or self.machine_failed:
             return None
         if self.grade is None or self.grade.status != "ok":
             return 0.0
         return self.grade.percentile
+
+    @property
+    def machine_failed(self) -> bool:
+        """Whether the machine, not the solution, is to blame that there is no score."""
+        return self.outcome is not None and self.outcome.status == "infrastructure"
 
     @property
     def status(self) -> str:

@@ -18,7 +18,7 @@ from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed
 from wmrl_agents.grpo.parts import make_executor
 from wmrl_agents.grpo.roles import PlayingPolicy
-from wmrl_agents.grpo.rollouts import Executor, Group, Rollouts, rollout_settings
+from wmrl_agents.grpo.rollouts import Executor, Group, Rollouts, rollout_settings, stop_if_asked
 from wmrl_envs.autoresearch import Competition
 from wmrl_envs.autoresearch.competition import Half
 from wmrl_envs.autoresearch.sources.mle_bench import report
@@ -39,6 +39,7 @@ class TaskResult:
         scores: Score of each trajectory; None where the infrastructure failed.
         statuses: How each trajectory's scored program ended; ``no_program`` where there was none.
         grades: What each trajectory's submission is worth in the metric; None where there was no submission.
+        reasons: Why there is no score, one sentence for each trajectory that has none.
     """
 
     competition: str
@@ -46,6 +47,7 @@ class TaskResult:
     scores: tuple[float | None, ...]
     statuses: tuple[str, ...]
     grades: tuple[Grade | None, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @property
     def known(self) -> list[tuple[float, str]]:
@@ -122,19 +124,25 @@ def play_and_judge(
 
     Returns:
         One result per competition, and the number of executions while playing.
+
+    Raises:
+        InfrastructureError: The machine failed, and the config says to stop then.
     """
     groups = [Group(index, competition, "real") for index, competition in enumerate(competitions)]
     rollouts = Rollouts(policy, public, None, rollout_settings(config))
     rollouts.play(groups, config.evaluation_repeats, seed=derive_seed(config.seed, "evaluation"))
     executions = sum(len(t.executions) for group in groups for t in group.trajectories)
-    return [_judge(group, judge) for group in groups], executions
+    return [_judge(group, judge, config.on_infrastructure) for group in groups], executions
 
 
-def _judge(group: Group, judge: Executor) -> TaskResult:
+def _judge(group: Group, judge: Executor, on_infrastructure: str) -> TaskResult:
     """Score the programs that count, on the half that the agent was not told about."""
     scored = [trajectory.episode.scored for trajectory in group.trajectories]
-    futures = [None if pair is None else judge.submit(pair[0]) for pair in scored]
+    futures = [None if pair is None else judge.submit(pair[0], group.index) for pair in scored]
     evaluations = [None if future is None else future.result() for future in futures]
+    missing = [e for e in evaluations if e is not None and e.score is None]
+    for evaluation in missing:
+        stop_if_asked(evaluation, on_infrastructure)
     competition = group.competition
     return TaskResult(
         competition.name,
@@ -142,6 +150,7 @@ def _judge(group: Group, judge: Executor) -> TaskResult:
         tuple(0.0 if evaluation is None else evaluation.score for evaluation in evaluations),
         tuple("no_program" if evaluation is None else evaluation.status for evaluation in evaluations),
         tuple(None if evaluation is None else evaluation.grade for evaluation in evaluations),
+        tuple(evaluation.error or evaluation.status for evaluation in missing),
     )
 
 
@@ -150,7 +159,7 @@ def summarise(results: Sequence[TaskResult]) -> dict[str, Any]:
 
     Returns:
         ``score``, ``best_score``, ``valid_rate`` and ``valid_score`` overall; the same per category and per
-        task; ``failures`` by kind; ``missing``, the trajectories that have no score.
+        task; ``failures`` by kind; ``missing``, the trajectories that have no score, and ``missing_reasons``.
     """
     by_category: dict[str, list[TaskResult]] = {}
     for result in results:
@@ -165,6 +174,7 @@ def summarise(results: Sequence[TaskResult]) -> dict[str, Any]:
         "tasks": [_task_row(result) for result in results],
         "failures": _failures(status for result in results for status in result.statuses),
         "missing": sum(score is None for result in results for score in result.scores),
+        "missing_reasons": dict(Counter(reason for result in results for reason in result.reasons)),
     }
 
 

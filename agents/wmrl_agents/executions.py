@@ -54,6 +54,8 @@ def _stats(options: argparse.Namespace) -> int:
     print(f"{sum(stats.entries.values())} executions" + (f": {statuses}" if statuses else ""))
     print(f"{stats.seconds:.1f} seconds of execution that need not be spent again")
     print(f"{stats.grades} grades")
+    if stats.rechecked:
+        print(f"{stats.rechecked} programs were run twice, {stats.differing} of them ended otherwise")
     print(
         f"{stats.file_bytes / MIB:.1f} MiB on disk, {stats.submission_bytes / MIB:.1f} MiB of it submissions"
     )

@@ -31,10 +31,13 @@ CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 STORE = "run.sqlite"
 EXECUTIONS = "executions.sqlite"
+STOPPED = "stopped.txt"
 # What may differ between the parts of a run: no number of a step depends on it.
 _RESUMABLE = (
     "steps",
     "workers",
+    "on_infrastructure",
+    "recheck_fraction",
     "checkpoint_every",
     "keep_checkpoints",
     "evaluate_before",

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wmrl_agents.grpo.config import GRPOConfig
+from wmrl_agents.grpo.metrics import machine_failures
 
 __all__ = ["print_evaluation", "print_summary"]
 
@@ -33,7 +34,9 @@ def print_evaluation(console: Console, summary: Mapping[str, Any], title: str) -
     table.add_row("all", *_cells(summary))
     console.print(table)
     if summary["missing"]:
-        console.print(f"{summary['missing']} trajectories have no score: the infrastructure failed.")
+        _print(console, f"{summary['missing']} trajectories have no score: the machine failed.")
+    for reason, count in summary["missing_reasons"].items():
+        _print(console, f"  {count} x {reason}")
 
 
 def _cells(numbers: Mapping[str, Any]) -> tuple[str, str, str, str]:
@@ -79,7 +82,16 @@ def print_summary(
         f"{config.refit_every} (the paper: 200 and 64)",
     )
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+        _print(console, line)
+    failures = machine_failures(metrics)
+    if failures:
+        _print(console, f"{sum(failures.values())} executions gave no score, by the machine's fault:")
+    for reason, count in failures.items():
+        _print(console, f"  {count} x {reason}")
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Table:

@@ -21,10 +21,10 @@ from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.parts import load_competitions, load_playing_policy
 from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.progress import shown_progress
-from wmrl_agents.runs import EXECUTIONS, continue_run, is_run, load_run, read_metrics, refuse_run
+from wmrl_agents.runs import EXECUTIONS, STOPPED, continue_run, is_run, load_run, read_metrics, refuse_run
 from wmrl_agents.summary import print_evaluation, print_summary
 from wmrl_envs.autoresearch.competition import Half
-from wmrl_envs.errors import ConfigError
+from wmrl_envs.errors import ConfigError, InfrastructureError
 
 __all__ = ["evaluate", "prepare_libraries", "resume", "say", "start"]
 
@@ -67,21 +67,26 @@ def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
 
 def _run(config: GRPOConfig, run_dir: Path) -> int:
     """Evaluate, train, evaluate, report."""
+    from wmrl_agents.report import write_report
+
     console = Console()
     prepare_libraries(config)
     say(console, f"run directory: {run_dir}")
+    (run_dir / STOPPED).unlink(missing_ok=True)
     try:
         with closing(GRPOTrainer(config, run_dir)) as trainer:
             finished = _train(console, trainer)
     except KeyboardInterrupt:
         finished = False
+    except InfrastructureError as error:
+        (run_dir / STOPPED).write_text(f"{error}\n", encoding="utf-8")
+        say(console, f"report: {write_report(run_dir)}")
+        raise
     if not finished:
         say(console, f"stopped; to go on: wmrl train --resume {run_dir}")
         return 130
     evaluations = _read(run_dir / BEFORE), _read(run_dir / AFTER)
     print_summary(console, config, read_metrics(run_dir), *evaluations)
-    from wmrl_agents.report import write_report
-
     say(console, f"report: {write_report(run_dir)}")
     return 0
 

@@ -11,7 +11,7 @@ from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.policies.chat import ChatPolicy
 from wmrl_agents.summary import print_evaluation, print_summary
 from wmrl_envs.autoresearch import load_competition
-from wmrl_envs.errors import WMRLError
+from wmrl_envs.errors import InfrastructureError, WMRLError
 from wmrl_envs.evaluation import Grade
 from wmrl_rewards.language_models.base import Generation
 
@@ -120,15 +120,25 @@ def test_an_endpoint_without_an_answer_is_an_error_not_a_zero():
 
 def test_lost_executions_are_missing():
     class Lost(TokenEvaluator):
-        def submit(self, solution):
+        def submit(self, solution, group=None, *, deadline=None):
             future = Future()
             future.set_result(TokenEvaluator(missing=1).one([1]))
             return future
 
     results, _ = play_and_judge(TabularPolicy(), COMPETITIONS, CONFIG, TokenEvaluator(), Lost())
     summary = summarise(results)
+    assert summary["missing_reasons"] == {"lost": summary["missing"]}
     assert summary["missing"] + sum(status == "no_program" for r in results for status in r.statuses) == 10
     assert summary["failures"]["infrastructure"] == summary["missing"] > 0
+
+    with pytest.raises(InfrastructureError, match="lost"):
+        play_and_judge(
+            TabularPolicy(),
+            COMPETITIONS,
+            CONFIG.replace(on_infrastructure="stop"),
+            TokenEvaluator(),
+            Lost(),
+        )
 
 
 def shown(show, *arguments):
@@ -144,6 +154,7 @@ def evaluation(score, valid_rate, valid_score):
         "tasks": [{"competition": "digits", **numbers, "failures": {"error": 3}}],
         "categories": {"image": numbers},
         "missing": 1,
+        "missing_reasons": {"The disk is full.": 1},
         "half": "private",
         "repeats": 8,
     }
@@ -199,6 +210,7 @@ def test_tables_name_tasks_and_failures():
         "avg@8",
         "best@8",
         "1 trajectories",
+        "1 x The disk is full.",
     ):
         assert part in text
 

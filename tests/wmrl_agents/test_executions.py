@@ -33,6 +33,13 @@ def test_stats_say_what_is_stored(capsys, cache):
     assert lines[3].endswith("MiB on disk, 0.0 MiB of it submissions")
 
 
+def test_stats_say_what_did_not_end_alike_a_second_time(capsys, cache):
+    for key, same in (("a", True), ("b", False), ("c", True)):
+        cache.store_recheck(key, same)
+    assert main(["cache", "stats", str(cache.path)]) == 0
+    assert "3 programs were run twice, 1 of them ended otherwise" in capsys.readouterr().out.splitlines()
+
+
 def test_clear_empties_the_file_and_says_how_much_that_was(capsys, cache):
     assert main(["cache", "clear", str(cache.path)]) == 0
     assert capsys.readouterr().out == f"Removed 3 executions from {cache.path}.\n"

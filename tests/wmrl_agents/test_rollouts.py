@@ -8,9 +8,22 @@ from tests.stubs import TabularPolicy, TokenEvaluator, program_tokens
 from wmrl_agents.grpo.rollouts import Group, Rollouts, RolloutSettings
 from wmrl_agents.grpo.scores import score_step
 from wmrl_envs.autoresearch import load_competition
+from wmrl_envs.errors import InfrastructureError
 from wmrl_rewards import WorldModelReward
 
 DIGITS = load_competition("digits")
+
+
+class Noting(TokenEvaluator):
+    """Notes the order of what it is asked for."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.orders = []
+
+    def submit(self, solution, group=None, *, deadline=float("inf")):
+        self.orders.append((solution.turn, group, deadline))
+        return super().submit(solution)
 
 
 def groups_of(*sources):
@@ -86,7 +99,7 @@ def test_a_group_goes_on_when_its_own_evaluations_are_there():
     real = TokenEvaluator()
 
     class Executor:
-        def submit(self, solution):
+        def submit(self, solution, group=None, *, deadline=None):
             if solution.competition is DIGITS:
                 if solution.turn == 1:
                     second_turn.set()
@@ -111,7 +124,7 @@ class ShuffledExecutor:
         self.inner = TokenEvaluator()
         self.held = []
 
-    def submit(self, solution):
+    def submit(self, solution, group=None, *, deadline=None):
         future = Future()
         self.held.insert(int(self.random.integers(len(self.held) + 1)), (future, solution))
         self.pool.submit(self.release)
@@ -260,3 +273,30 @@ def test_observations_are_cut_to_their_limit():
     played(groups, Wordy(), policy=Listening(), max_turns=2, max_observation_tokens=64)
     assert heard
     assert max(heard) <= 64
+
+
+def test_an_execution_is_queued_under_its_group_and_without_a_deadline():
+    executor = Noting()
+    played(groups_of("real", "world_model", "real"), executor, TokenEvaluator("world_model"), max_turns=1)
+    assert {group for _, group, _ in executor.orders} == {0, 2}
+    assert {deadline for _, _, deadline in executor.orders} == {float("inf")}
+
+
+def test_the_deadline_of_a_step_counts_from_its_beginning():
+    executor, times = Noting(), iter([100.0, 500.0])
+    settings = RolloutSettings(max_turns=3, step_deadline_s=60)
+    rollouts = Rollouts(TabularPolicy(), executor, None, settings, clock=lambda: next(times))
+    for expected in (160.0, 560.0):
+        executor.orders.clear()
+        rollouts.play(groups_of("real"), 3, seed=0)
+        assert {deadline for _, _, deadline in executor.orders} == {expected}
+        assert {turn for turn, _, _ in executor.orders} > {0}
+
+
+def test_where_the_machine_fails_the_score_is_missing_or_the_run_stops():
+    groups = played(groups_of("real"), TokenEvaluator(missing=1), max_turns=1, size=12)
+    scores = [t.episode.score for t in everyone(groups) if t.executions and t.executions[0][1].machine_failed]
+    assert scores
+    assert set(scores) == {None}
+    with pytest.raises(InfrastructureError, match=r"lost .*--on-infrastructure continue"):
+        played(groups_of("real"), TokenEvaluator(missing=1), max_turns=1, size=12, on_infrastructure="stop")

@@ -86,6 +86,18 @@ def test_grades_are_kept_by_grader(cache):
     assert cache.load_grade("other", "public") is None
 
 
+def test_what_did_not_end_alike_once_stays_marked(cache):
+    cache.store("key", RESULT)
+    assert cache.is_repeatable("key") is None
+    for same, repeatable in ((True, True), (False, False), (True, False)):
+        cache.store_recheck("key", same)
+        assert cache.is_repeatable("key") is repeatable
+    cache.store_recheck("other", True)
+    assert (cache.stats().rechecked, cache.stats().differing) == (2, 1)
+    cache.clear()
+    assert (cache.stats().rechecked, cache.is_repeatable("key")) == (0, None)
+
+
 def test_a_key_depends_on_all_that_a_result_depends_on(data_dir):
     job = Job("print(1)", data_dir)
     key = ExecutionCache.key(job, "sandbox")

@@ -9,8 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from wmrl_envs.sandbox import Job, Limits, Result, SandboxPool, pool
+from wmrl_envs.sandbox import Job, Limits, Result, SandboxPool
 
 DATA = Path(__file__).parent
 
@@ -111,19 +113,98 @@ class Flaky(Gate):
     def __init__(self, failures: int) -> None:
         super().__init__()
         self.failures = failures
+        self.ran = lambda: None
 
     def run(self, job: Job, cancel: threading.Event | None = None) -> Result:
         result = super().run(job, cancel)
+        self.ran()
         return Result("infrastructure") if len(self.started) <= self.failures else result
 
 
-@pytest.mark.parametrize(("failures", "status", "attempts"), [(2, "ok", 3), (9, "infrastructure", 3)])
-def test_a_machine_that_fails_gets_two_more_chances(failures, status, attempts, monkeypatch):
-    monkeypatch.setattr(pool, "RETRY_AFTER_S", (0.0, 0.0))
-    sandbox = Flaky(failures)
-    with SandboxPool(sandbox, workers=1) as workers:
+@pytest.mark.parametrize(
+    ("failures", "status", "pauses"),
+    [(0, "ok", []), (1, "ok", [0.5]), (2, "ok", [0.5, 2.0]), (9, "infrastructure", [0.5, 2.0])],
+)
+def test_a_machine_that_fails_gets_two_more_chances(failures, status, pauses):
+    sandbox, paused = Flaky(failures), []
+    with SandboxPool(sandbox, workers=1, pause=paused.append) as workers:
         assert workers.map([job("x")])[0].status == status
-    assert len(sandbox.started) == attempts
+    assert paused == pauses
+    assert len(sandbox.started) == len(pauses) + 1
+
+
+def test_a_sandbox_that_raises_what_the_machine_raised_is_tried_again_too():
+    class Full(Flaky):
+        def run(self, job, cancel=None):
+            if super().run(job, cancel).status == "infrastructure":
+                raise OSError(28, "No space left on device")
+            return Result("ok")
+
+    for failures, status in ((2, "ok"), (3, "infrastructure")):
+        with SandboxPool(Full(failures), workers=1, pause=lambda seconds: None) as workers:
+            result = workers.map([job("x")])[0]
+        assert result.status == status
+        assert ("No space left" in result.message) == (status == "infrastructure")
+
+
+def test_closing_does_not_wait_for_the_next_try():
+    sandbox, asleep = Flaky(9), threading.Event()
+    workers = SandboxPool(sandbox, workers=1, retry_after_s=[3600.0])
+    sandbox.ran = asleep.set
+    future = workers.submit(job("x"))
+    assert asleep.wait(60)
+    workers.close()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(timeout=5)
+    assert len(sandbox.started) == 1
+
+
+def test_after_its_deadline_nothing_is_started_or_tried_again():
+    now, late = 100.0, "It was not started: the time for this step was over."
+
+    def pause(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    sandbox = Flaky(9)
+    with SandboxPool(sandbox, workers=1, retry_after_s=[1, 1, 1], clock=lambda: now, pause=pause) as workers:
+        over = workers.submit(job("over"), deadline=100.0).result()
+        tried = workers.submit(job("tried"), deadline=102.5).result()
+    assert (over.status, over.message) == ("infrastructure", late)
+    assert (tried.status, tried.message) == ("infrastructure", "")
+    assert sandbox.started == ["tried", "tried", "tried"]
+    assert now == 102.0
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 4))
+def test_any_mixture_of_groups_is_served_fairly(sizes, count):
+    """No job is lost or run twice; a worker alone serves whoever had the fewest turns."""
+    sandbox = Gate(is_open=False)
+    with SandboxPool(sandbox, workers=count) as workers:
+        futures = [workers.submit(job("first"), group="first") for _ in range(count)]
+        wait_until(lambda: len(sandbox.started) == count)  # everybody is busy: the rest queues up
+        names = [(group, f"{group}.{n}") for group, size in enumerate(sizes) for n in range(size)]
+        futures += [workers.submit(job(name), group=group) for group, name in names]
+        sandbox.gate.set()
+        concurrent.futures.wait(futures)
+    order = sandbox.started[count:]
+    assert sorted(order) == sorted(name for _, name in names)
+    assert sandbox.most <= count
+    served = [0] * len(sizes)
+    for group in [int(name.split(".")[0]) for name in order] if count == 1 else []:
+        waiting = [served[other] for other, size in enumerate(sizes) if served[other] < size]
+        assert served[group] == min(waiting)
+        served[group] += 1
+
+
+def test_a_large_group_does_not_hold_up_a_small_one():
+    sandbox = Gate(is_open=False)
+    with SandboxPool(sandbox, workers=1) as workers:
+        futures = [workers.submit(job("large"), group=0) for _ in range(64)]
+        futures += [workers.submit(job("small"), group=1) for _ in range(2)]
+        sandbox.gate.set()
+        concurrent.futures.wait(futures)
+    assert [place for place, name in enumerate(sandbox.started) if name == "small"][-1] < 6
 
 
 # A background job of a shell inherits an ignored SIGINT, and so would everything that the tests start.

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import pickle
+import threading
 
 import pytest
 
@@ -10,6 +11,7 @@ from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.errors import CompetitionError
 from wmrl_envs.evaluation import Evaluator, Solution
 from wmrl_envs.sandbox import BubblewrapSandbox, ExecutionCache, Job, Limits, Result, UnsafeSandbox
+from wmrl_envs.sandbox.scratch import scratch_folder
 
 pytestmark = pytest.mark.sandbox
 
@@ -141,10 +143,9 @@ class Broken:
         return Result("infrastructure", message="The disk is full.")
 
 
-def test_a_broken_machine_gives_no_score_and_is_not_remembered(tmp_path, monkeypatch):
-    monkeypatch.setattr("wmrl_envs.sandbox.pool.RETRY_AFTER_S", (0.0,))
+def test_a_broken_machine_gives_no_score_and_is_not_remembered(tmp_path):
     cache = ExecutionCache(tmp_path / "cache.sqlite")
-    with SandboxEvaluator(Broken(), cache=cache) as evaluator:
+    with SandboxEvaluator(Broken(), cache=cache, retry_after_s=[0.0]) as evaluator:
         [evaluation] = evaluator.evaluate([solution(GOOD)])
     assert (evaluation.status, evaluation.score, evaluation.error) == (
         "infrastructure",
@@ -152,6 +153,51 @@ def test_a_broken_machine_gives_no_score_and_is_not_remembered(tmp_path, monkeyp
         "The disk is full.",
     )
     assert len(cache) == 0
+
+
+CHANCE = "import os\nopen('submission.csv', 'wb').write(os.urandom(9))"
+EARLIER = "import os, time\nprint(time.time())\nopen('submission.csv', 'w').write('a,b')"
+
+
+def test_a_sample_is_run_twice_and_what_differs_is_marked(tmp_path):
+    cache = ExecutionCache(tmp_path / "cache.sqlite")
+    sandbox, pause = BubblewrapSandbox(), threading.Event()
+    with SandboxEvaluator(sandbox, cache=cache, recheck_fraction=1.0) as evaluator:
+        evaluations = evaluator.evaluate([solution(code) for code in (CHANCE, EARLIER, "1/0")])
+        while evaluator.usage.rechecked < 3:
+            pause.wait(0.01)
+        usage = evaluator.usage
+    assert [evaluation.status for evaluation in evaluations] == ["unreadable", "bad_columns", "error"]
+    assert (usage.executions, usage.cached, usage.differing) == (3, 0, 1)
+    assert usage.rechecked_seconds > 0
+    folder = load_competition("breast-cancer").public_dir
+    keys = [ExecutionCache.key(Job(code, folder), sandbox.fingerprint) for code in (CHANCE, EARLIER, "1/0")]
+    assert [cache.is_repeatable(key) for key in keys] == [False, True, True]
+    assert (cache.stats().rechecked, cache.stats().differing) == (3, 1)
+    assert list(scratch_folder().iterdir()) == []
+
+
+def test_which_programs_are_run_twice_follows_from_their_content():
+    class Counting(Broken):
+        def __init__(self):
+            self.jobs = []
+
+        def run(self, job, cancel=None):
+            self.jobs.append(job.code)
+            return Result("error")
+
+    def twice(fraction):
+        with SandboxEvaluator(sandbox := Counting(), workers=1, recheck_fraction=fraction) as evaluator:
+            evaluator.evaluate([solution(str(number)) for number in range(400)])
+            last = evaluator._pool.submit(Job("last", load_competition("digits").public_dir), "recheck")
+            last.result()
+        return sorted(code for code in set(sandbox.jobs) if sandbox.jobs.count(code) == 2)
+
+    chosen = twice(0.1)
+    assert 20 < len(chosen) < 60
+    assert twice(0.1) == chosen
+    assert set(chosen) < set(twice(0.3))
+    assert twice(0.0) == []
 
 
 def test_an_unknown_competition_is_said_to_be_so(evaluator):

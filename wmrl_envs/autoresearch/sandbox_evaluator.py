@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import threading
-from collections.abc import Hashable, Sequence
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from weakref import WeakValueDictionary
 
 from wmrl_envs.autoresearch.competition import Competition, Half, load_competition
 from wmrl_envs.autoresearch.grading import grade
-from wmrl_envs.errors import CompetitionError
+from wmrl_envs.errors import CompetitionError, SandboxError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, Solution
 from wmrl_envs.sandbox.cache import ExecutionCache
 from wmrl_envs.sandbox.choose import SandboxName, make_sandbox
 from wmrl_envs.sandbox.job import Job, Result, Sandbox
-from wmrl_envs.sandbox.pool import SandboxPool
+from wmrl_envs.sandbox.pool import RETRY_AFTER_S, SandboxPool
 
 __all__ = ["SandboxEvaluator", "Usage"]
 
@@ -30,11 +33,17 @@ class Usage:
         executions: Solutions that were to be executed, repeated and cached ones included.
         cached: Those of them for which nothing had to run.
         seconds: Execution time of all of them; for a cached one, the time that was recorded with it.
+        rechecked: Programs that were run a second time to see whether they end alike; not among `executions`.
+        differing: Those of them that ended otherwise.
+        rechecked_seconds: Execution time of the second runs.
     """
 
     executions: int = 0
     cached: int = 0
     seconds: float = 0.0
+    rechecked: int = 0
+    differing: int = 0
+    rechecked_seconds: float = 0.0
 
 
 class SandboxEvaluator:
@@ -48,6 +57,9 @@ class SandboxEvaluator:
         half: Half of the test rows that is graded.
         cache: Where results are kept between runs; None for nowhere.
         workers: Jobs at once; None for what the processors allow.
+        recheck_fraction: Share of the programs that are run a second time, when nobody waits for it, and
+            marked if they end otherwise. Which ones follows from their content.
+        retry_after_s: Seconds to wait before each further try of what failed by the machine's fault.
 
     Attributes:
         usage: Executions and seconds so far.
@@ -66,12 +78,15 @@ class SandboxEvaluator:
         half: Half = "public",
         cache: ExecutionCache | None = None,
         workers: int | None = None,
+        recheck_fraction: float = 0.0,
+        retry_after_s: Sequence[float] = RETRY_AFTER_S,
     ) -> None:
         self.sandbox = make_sandbox(sandbox) if isinstance(sandbox, str) else sandbox
         self.half = half
         self.cache = cache
+        self.recheck_fraction = recheck_fraction
         self.usage = Usage()
-        self._pool = SandboxPool(self.sandbox, workers)
+        self._pool = SandboxPool(self.sandbox, workers, retry_after_s=retry_after_s)
         self._lock = threading.Lock()
         self._usage_lock = threading.Lock()
         # Weak: a result is shared for as long as somebody who asked for it holds on to its future.
@@ -102,12 +117,16 @@ class SandboxEvaluator:
             self.close()
             raise
 
-    def submit(self, solution: Solution, group: Hashable = None) -> Future[Evaluation]:
+    def submit(
+        self, solution: Solution, group: Hashable = None, *, deadline: float = float("inf")
+    ) -> Future[Evaluation]:
         """Queue one solution and return at once.
 
         Args:
             solution: What to execute.
             group: Solutions of different groups take turns in the queue.
+            deadline: Time, as `time.monotonic` has it, from which it is not started any more: its score is
+                missing then.
 
         Raises:
             CompetitionError: The solution names a competition that does not exist.
@@ -122,7 +141,10 @@ class SandboxEvaluator:
             if shared is not None and not _has_failed(shared):
                 return self._follow(shared)
             future = self._cached(competition, key) or self._pool.submit(
-                job, group, then=lambda result: self._conclude(competition, key, result, cached=False)
+                job,
+                group,
+                then=lambda result: self._executed(competition, key, job, result),
+                deadline=deadline,
             )
             self._shared[f"{competition.root}:{key}"] = future
             return future
@@ -143,20 +165,51 @@ class SandboxEvaluator:
         return follower
 
     def _cached(self, competition: Competition, key: str) -> Future[Evaluation] | None:
-        result = None if self.cache is None else self.cache.load(key)
+        result = None
+        if self.cache is not None:
+            with _kept_going(), suppress(OSError):  # what cannot be had from the cache is executed again
+                result = self.cache.load(key)
         if result is None:
             return None
         future: Future[Evaluation] = Future()
         future.set_result(self._conclude(competition, key, result, cached=True))
         return future
 
-    def _conclude(self, competition: Competition, key: str, result: Result, cached: bool) -> Evaluation:
-        """Grade a result, keep it, count it, and delete its submission."""
-        try:
-            if self.cache is not None and not cached:
+    def _executed(self, competition: Competition, key: str, job: Job, result: Result) -> Evaluation:
+        """Keep what has just run, and see to it that it is run a second time if it belongs to the sample."""
+        if self.cache is not None:
+            with _kept_going():
                 self.cache.store(key, result)
+        if result.status != "infrastructure" and _fraction(key) < self.recheck_fraction:
+            before = _ending(result)
+            with suppress(RuntimeError):  # the pool is being closed
+                self._pool.submit(job, "recheck", then=lambda again: self._compare(key, before, again))
+        return self._conclude(competition, key, result, cached=False)
+
+    def _compare(self, key: str, before: str, again: Result) -> None:
+        """Mark a program by how its second run ended."""
+        same = _ending(again) == before
+        if again.submission_path is not None:
+            again.submission_path.unlink(missing_ok=True)
+        if again.status == "infrastructure":
+            return
+        if self.cache is not None:
+            with _kept_going():
+                self.cache.store_recheck(key, same)
+        with self._usage_lock:
+            self.usage.rechecked += 1
+            self.usage.differing += not same
+            self.usage.rechecked_seconds += again.seconds
+
+    def _conclude(self, competition: Competition, key: str, result: Result, cached: bool) -> Evaluation:
+        """Grade a result, count it, and delete its submission."""
+        try:
             grade = self._grade(competition, key, result)
-        except CompetitionError as problem:  # a competition's own grader is out of order
+        except (
+            CompetitionError,
+            SandboxError,
+            OSError,
+        ) as problem:  # grader, cache or disk is out of order
             result, grade = dataclasses.replace(result, status="infrastructure", message=str(problem)), None
         finally:
             if result.submission_path is not None:
@@ -186,6 +239,26 @@ class SandboxEvaluator:
             self.usage.cached += evaluation.outcome.cached
             self.usage.seconds += evaluation.outcome.seconds
         return evaluation
+
+
+@contextmanager
+def _kept_going() -> Iterator[None]:
+    """A cache that cannot be used costs time, not scores."""
+    try:
+        yield
+    except SandboxError as problem:
+        warnings.warn(f"{problem} Executions go on without it.", RuntimeWarning, stacklevel=3)
+
+
+def _fraction(key: str) -> float:
+    """A number in [0, 1) that belongs to a key."""
+    return int(key[:8], 16) / 2**32
+
+
+def _ending(result: Result) -> str:
+    """What two runs of a program that always computes the same have in common."""
+    path = result.submission_path
+    return result.status if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _has_failed(future: Future[Evaluation]) -> bool:

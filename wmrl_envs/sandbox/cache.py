@@ -1,8 +1,9 @@
 """What was executed once is not executed again: results by content, in one SQLite file.
 
 A solution's generators are seeded from its content, so a result is a function of code, public data, limits
-and packages; these four make the key. The recorded cost stays with the result, so that an account of
-executions and seconds is the same with a full cache as with an empty one.
+and packages; these four make the key. What else it may depend on, as time and threads, is looked for by
+running a sample twice. The recorded cost stays with the result, so that an account of executions and seconds
+is the same with a full cache as with an empty one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ CREATE TABLE IF NOT EXISTS grades (
     grade TEXT NOT NULL,
     PRIMARY KEY (key, grader)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rechecks (
+    key TEXT PRIMARY KEY,
+    same INTEGER NOT NULL
+) WITHOUT ROWID;
 """
 BUSY_S = 60.0
 
@@ -53,6 +58,8 @@ class CacheStats:
         seconds: What the stored results once cost, in seconds of execution.
         submission_bytes: Size of all submissions, compressed.
         file_bytes: Size of the whole file.
+        rechecked: Results whose program was run a second time.
+        differing: Those of them that ended otherwise then: they depend on time, threads or chance.
     """
 
     entries: dict[str, int]
@@ -60,6 +67,8 @@ class CacheStats:
     seconds: float
     submission_bytes: int
     file_bytes: int
+    rechecked: int = 0
+    differing: int = 0
 
 
 class ExecutionCache:
@@ -108,7 +117,9 @@ class ExecutionCache:
             entries = dict(connection.execute(f"{status} GROUP BY s ORDER BY 2 DESC, s").fetchall())
             grades = connection.execute("SELECT COUNT(*) FROM grades").fetchone()[0]
             seconds, submission_bytes = connection.execute(sums).fetchone()
-        return CacheStats(entries, grades, seconds, int(submission_bytes), self.path.stat().st_size)
+            rechecks = connection.execute("SELECT COUNT(*), COUNT(*) - TOTAL(same) FROM rechecks").fetchone()
+        size = self.path.stat().st_size
+        return CacheStats(entries, grades, seconds, int(submission_bytes), size, *map(int, rechecks))
 
     def clear(self) -> int:
         """Remove all results and grades, and give their room back to the disk.
@@ -119,6 +130,7 @@ class ExecutionCache:
         with self._transaction() as connection:
             removed = connection.execute("DELETE FROM executions").rowcount
             connection.execute("DELETE FROM grades")
+            connection.execute("DELETE FROM rechecks")
         with self._transaction() as connection:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -181,6 +193,18 @@ class ExecutionCache:
         with self._transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO grades VALUES (?, ?, ?)", row)
 
+    def store_recheck(self, key: str, same: bool) -> None:
+        """Note whether a second run of a result's program ended alike; once it did not, that stays noted."""
+        changed = "ON CONFLICT (key) DO UPDATE SET same = MIN(same, excluded.same)"
+        with self._transaction() as connection:
+            connection.execute(f"INSERT INTO rechecks VALUES (?, ?) {changed}", (key, int(same)))
+
+    def is_repeatable(self, key: str) -> bool | None:
+        """Whether a second run ended alike; None if there was none."""
+        with self._transaction() as connection:
+            row = connection.execute("SELECT same FROM rechecks WHERE key = ?", (key,)).fetchone()
+        return None if row is None else bool(row[0])
+
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing, whatever happens in between."""
@@ -201,8 +225,7 @@ class ExecutionCache:
 
 
 def _write(compressed: bytes) -> Path:
-    descriptor, path = new_file("submission-")
-    with os.fdopen(descriptor, "wb") as file:
+    with new_file("submission-") as (file, path):
         file.write(zlib.decompress(compressed))
     return path
 

@@ -154,8 +154,17 @@ class GRPOConfig:
     """Wall time of one execution."""
     memory_bytes: int = 2 * 1024**3
     """Memory of one execution."""
+    cpus: int = 1
+    """Processor cores of one execution."""
     workers: int | None = None
-    """Executions at once; none means one per core."""
+    """Executions at once; none means as many as the cores allow."""
+    on_infrastructure: Literal["continue", "stop"] = "continue"
+    """When the machine fails in an execution, again and again: go on without its score, or stop the run."""
+    step_deadline_s: float | None = None
+    """Time from which a step starts no more executions: their scores are missing. That leaves out the slow
+    ones, which makes corrections and comparisons wrong; so none, unless a run must not take longer."""
+    recheck_fraction: float = 0.02
+    """Share of the programs that are run twice, to mark those that do not compute the same each time."""
     execution_cache: str | None = None
     """File of stored executions; none keeps one in the run directory."""
 
@@ -228,6 +237,8 @@ _MINIMA: dict[str, float] = {
     "world_model_max_new_tokens": 1,
     "world_model_retries": 0,
     "memory_bytes": 64 * 1024**2,
+    "cpus": 1,
+    "recheck_fraction": 0,
     "workers": 1,
     "threads": 1,
     "checkpoint_every": 1,
@@ -235,7 +246,10 @@ _MINIMA: dict[str, float] = {
     "evaluation_repeats": 1,
     "seed": 0,
 }
-_POSITIVE = ("temperature", "learning_rate", "max_grad_norm", "anchor_fraction", "timeout_s")
+_POSITIVE = (
+    *("temperature", "learning_rate", "max_grad_norm", "anchor_fraction"),
+    *("timeout_s", "step_deadline_s"),
+)
 _WHY_NOT = {
     **dict.fromkeys(
         (
@@ -277,8 +291,8 @@ def _checked(name: str, value: Any) -> Any:
         raise ConfigError(f"{name} must be at least {_MINIMA[name]}, not {value}.")
     if name in _POSITIVE and value <= 0:
         raise ConfigError(f"{name} must be above 0, not {value}.")
-    if name == "anchor_fraction" and value > 1:
-        raise ConfigError(f"anchor_fraction must be at most 1, not {value}.")
+    if name.endswith("_fraction") and value > 1:
+        raise ConfigError(f"{name} must be at most 1, not {value}.")
     if value == ():
         raise ConfigError(f"{name} names nothing: give at least one, or leave it out.")
     return value

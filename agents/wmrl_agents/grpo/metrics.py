@@ -6,7 +6,7 @@ Every field but those named ``seconds_...`` is the same each time a run is repea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from wmrl_agents.grpo.rollouts import Group, Trajectory
 from wmrl_agents.grpo.scores import StepScores
 from wmrl_envs.evaluation import Evaluation
 
-__all__ = ["step_metrics"]
+__all__ = ["machine_failures", "step_metrics"]
+
+REASON_CHARS = 300
 
 
 def step_metrics(
@@ -57,6 +59,7 @@ def step_metrics(
         "equal_groups": _equal_groups(scores, anchors),
         "equal_groups_predicted": _equal_groups(scores, ~anchors),
         "missing": int(np.isnan(scores.used).sum()),
+        "infrastructure": _reasons(executed),
         "rescued": sum(trajectory.rescue is not None for trajectory in trajectories),
         "executions": len(executed),
         "executions_repeated": repeated,
@@ -92,6 +95,20 @@ def _valid_rate(evaluations: Sequence[Evaluation]) -> float | None:
 def _failures(evaluations: Sequence[Evaluation]) -> dict[str, int]:
     counts = Counter(evaluation.status for evaluation in evaluations if evaluation.status != "ok")
     return dict(sorted(counts.items()))
+
+
+def _reasons(evaluations: Sequence[Evaluation]) -> dict[str, int]:
+    """Why the machine gave no score, and how often."""
+    reasons = (evaluation.error or "unknown" for evaluation in evaluations if evaluation.machine_failed)
+    return dict(Counter(reason[:REASON_CHARS] for reason in reasons).most_common())
+
+
+def machine_failures(metrics: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The same over the steps of a run, the most frequent reason first."""
+    total: Counter[str] = Counter()
+    for step in metrics:
+        total.update(step.get("infrastructure", {}))
+    return dict(total.most_common())
 
 
 def _equal_groups(scores: StepScores, which: NDArray[np.bool_]) -> dict[str, int]:

@@ -141,7 +141,7 @@ def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> San
     Raises:
         SandboxError: It cannot be had on this machine.
     """
-    limits = Limits(timeout_s=config.timeout_s, memory_bytes=config.memory_bytes)
+    limits = Limits(timeout_s=config.timeout_s, memory_bytes=config.memory_bytes, cpus=config.cpus)
     sandbox = make_sandbox(
         config.sandbox,
         limits,
@@ -150,7 +150,11 @@ def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> San
         gpus=config.solution_gpus,
     )
     return SandboxEvaluator(
-        sandbox, half=half, cache=ExecutionCache(config.execution_cache or cache), workers=config.workers
+        sandbox,
+        half=half,
+        cache=ExecutionCache(config.execution_cache or cache),
+        workers=config.workers,
+        recheck_fraction=config.recheck_fraction,
     )
 
 

@@ -8,7 +8,8 @@ plan of the step and never from who was faster: a run is the same on a slow mach
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -20,6 +21,7 @@ from wmrl_agents.policies.base import Prompt, Sample
 from wmrl_envs.autoresearch.competition import Competition
 from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
 from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, fit
+from wmrl_envs.errors import InfrastructureError
 from wmrl_envs.evaluation import Evaluation, Evaluator, Solution, Source
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "Rollouts",
     "Trajectory",
     "rollout_settings",
+    "stop_if_asked",
 ]
 
 Wait = Iterator[list[Future[Evaluation]]]
@@ -37,8 +40,16 @@ Wait = Iterator[list[Future[Evaluation]]]
 class Executor(Protocol):
     """Real execution in the background."""
 
-    def submit(self, solution: Solution) -> Future[Evaluation]:
-        """Start an execution; infrastructure that fails gives an evaluation without a score."""
+    def submit(
+        self, solution: Solution, group: Hashable = None, *, deadline: float = float("inf")
+    ) -> Future[Evaluation]:
+        """Start an execution; infrastructure that fails gives an evaluation without a score.
+
+        Args:
+            solution: What to execute.
+            group: Solutions of different groups take turns.
+            deadline: Time, as `time.monotonic` has it, from which it is not started any more.
+        """
         ...
 
     def close(self) -> None:
@@ -53,6 +64,8 @@ class RolloutSettings:
     max_turns: int = 4
     trajectory_score: TrajectoryScore = "final"
     missing: Literal["execute", "drop"] = "execute"
+    on_infrastructure: Literal["continue", "stop"] = "continue"
+    step_deadline_s: float | None = None
     max_observation_tokens: int = 1024
     generation_batch: int = 64
 
@@ -122,6 +135,7 @@ class Rollouts:
         predictor: The world model; needed for groups whose source it is. Where it is given, turns that
             are executed are predicted as well, while they run.
         settings: How to play.
+        clock: Tells the time that deadlines are made of.
     """
 
     def __init__(
@@ -130,11 +144,14 @@ class Rollouts:
         executor: Executor | None,
         predictor: Evaluator | None,
         settings: RolloutSettings,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.policy = policy
         self.executor = executor
         self.predictor = predictor
         self.settings = settings
+        self._clock = clock
+        self._deadline = float("inf")
 
     def play(self, groups: Sequence[Group], size: int, *, seed: int) -> None:
         """Fill groups with ``size`` finished trajectories each.
@@ -143,7 +160,12 @@ class Rollouts:
             groups: Groups without trajectories.
             size: Trajectories in a group.
             seed: Decides all sampling.
+
+        Raises:
+            InfrastructureError: The machine failed in an execution, and the settings say to stop then.
         """
+        if self.settings.step_deadline_s is not None:
+            self._deadline = self._clock() + self.settings.step_deadline_s
         for group in groups:
             group.trajectories = [self._begin(group) for _ in range(size)]
         cohorts = [[group] for group in groups if group.source == "real"]
@@ -162,9 +184,9 @@ class Rollouts:
         advance = self._execute if cohort[0].source == "real" else self._predict
         for turn in range(self.settings.max_turns):
             live = self._reply(everyone, derive_seed(seed, "generation", turn, cohort[0].index))
-            yield from advance([t for t in live if t.episode.waiting is not None])
+            yield from advance([t for t in live if t.episode.waiting is not None], cohort[0].index)
         if cohort[0].source == "world_model" and self.settings.missing == "execute":
-            yield from self._rescue(everyone)
+            yield from self._rescue(everyone, cohort[0].index)
 
     def _reply(self, everyone: Sequence[Trajectory], seed: int) -> list[Trajectory]:
         """Let the agent say its next reply in each trajectory that goes on; returns these."""
@@ -205,40 +227,58 @@ class Rollouts:
         ]
         return [sample for batch in batches for sample in batch]
 
-    def _predict(self, waiting: Sequence[Trajectory]) -> Wait:
+    def _predict(self, waiting: Sequence[Trajectory], group: int) -> Wait:
         """Let the world model answer in place of an execution."""
         yield []
         for trajectory, evaluation in zip(waiting, self._ask(waiting), strict=True):
             trajectory.episode.receive(evaluation)
 
-    def _execute(self, waiting: Sequence[Trajectory]) -> Wait:
+    def _execute(self, waiting: Sequence[Trajectory], group: int) -> Wait:
         """Run solutions for real and, while they run, ask the world model about them too."""
-        futures = self._submit([_solution(trajectory) for trajectory in waiting])
+        futures = self._submit([_solution(trajectory) for trajectory in waiting], group)
         if self.predictor is not None:
             for trajectory, prediction in zip(waiting, self._ask(waiting), strict=True):
                 trajectory.predictions[-1] = prediction
         yield futures
         for trajectory, future in zip(waiting, futures, strict=True):
-            trajectory.episode.receive(future.result())
+            trajectory.episode.receive(self._result(future))
 
-    def _rescue(self, everyone: Sequence[Trajectory]) -> Wait:
+    def _rescue(self, everyone: Sequence[Trajectory], group: int) -> Wait:
         """Execute the program that should have been scored where the world model gave no score."""
         scored = [(trajectory, trajectory.episode.scored) for trajectory in everyone]
         lost = [(t, pair[0]) for t, pair in scored if pair is not None and pair[1].score is None]
-        futures = self._submit([solution for _, solution in lost])
+        futures = self._submit([solution for _, solution in lost], group)
         yield futures
         for (trajectory, _), future in zip(lost, futures, strict=True):
-            trajectory.rescue = future.result()
+            trajectory.rescue = self._result(future)
 
     def _ask(self, waiting: Sequence[Trajectory]) -> list[Evaluation]:
         assert self.predictor is not None, "groups of the world model need one"
         return self.predictor.evaluate([_solution(t) for t in waiting]) if waiting else []
 
-    def _submit(self, solutions: Sequence[Solution]) -> list[Future[Evaluation]]:
+    def _submit(self, solutions: Sequence[Solution], group: int) -> list[Future[Evaluation]]:
         if not solutions:
             return []
         assert self.executor is not None, "groups that are executed need an executor"
-        return [self.executor.submit(solution) for solution in solutions]
+        return [self.executor.submit(solution, group, deadline=self._deadline) for solution in solutions]
+
+    def _result(self, future: Future[Evaluation]) -> Evaluation:
+        evaluation = future.result()
+        stop_if_asked(evaluation, self.settings.on_infrastructure)
+        return evaluation
+
+
+def stop_if_asked(evaluation: Evaluation, on_infrastructure: str) -> None:
+    """Where a run is to stop once the machine fails, stop if this evaluation says that it did.
+
+    Raises:
+        InfrastructureError: It did.
+    """
+    if on_infrastructure == "stop" and evaluation.machine_failed:
+        raise InfrastructureError(
+            f"The machine failed in an execution, and on_infrastructure is 'stop'. {evaluation.error} "
+            "Mend that and resume the run, or resume it with --on-infrastructure continue."
+        )
 
 
 def _solution(trajectory: Trajectory) -> Solution:
@@ -268,6 +308,8 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         max_turns=config.max_turns,
         trajectory_score=config.trajectory_score,
         missing=config.missing,
+        on_infrastructure=config.on_infrastructure,
+        step_deadline_s=config.step_deadline_s,
         max_observation_tokens=config.max_observation_tokens,
         generation_batch=config.generation_batch,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from wmrl_agents.grpo.metrics import machine_failures
 from wmrl_agents.report.evaluations import Tile, evaluation_table, evaluation_tiles
 from wmrl_agents.report.excerpts import clean, pick_excerpts
 from wmrl_agents.report.figures import all_figures
@@ -112,12 +114,24 @@ def _lead(run: RunData) -> str:
 
 
 def _notices(run: RunData) -> list[str]:
-    if run.finished:
-        return []
-    return [
-        f"This run has not finished: {len(run.metrics)} of {run.config.steps} steps are made. Go on with "
-        f"`wmrl train --resume {run.path}`."
-    ]
+    notices = [clean(run.stopped)] if run.stopped else []
+    if not run.finished:
+        notices.append(
+            f"This run has not finished: {len(run.metrics)} of {run.config.steps} steps are made. Go on with "
+            f"`wmrl train --resume {run.path}`."
+        )
+    failures = {"training": machine_failures(run.metrics)}
+    failures |= {
+        f"the evaluation {name}": dict(evaluation.get("missing_reasons", {}))
+        for name, evaluation in (("before", run.before), ("after", run.after))
+        if evaluation is not None
+    }
+    return notices + [_failed(where, reasons) for where, reasons in failures.items() if reasons]
+
+
+def _failed(where: str, reasons: Mapping[str, int]) -> str:
+    said = "; ".join(f"{count} times: {clean(reason)}" for reason, count in reasons.items())
+    return f"In {where} {sum(reasons.values())} scores are missing by the machine's fault. {said}"
 
 
 def _run_tiles(run: RunData) -> list[Tile]:
@@ -136,6 +150,9 @@ def _run_tiles(run: RunData) -> list[Tile]:
             else "",
         )
     ]
+    if run.stored is not None and run.stored.rechecked:
+        detail = f"of {format_number(run.stored.rechecked)} stored programs that were run twice"
+        tiles.append(Tile("Not repeatable", format_number(run.stored.differing), detail))
     if run.config.uses_world_model:
         fitted = f"fitted at {last['pairs_at_fit']} pairs" if last["fitted"] else "not fitted"
         noise = f"η̂² {format_number(last['eta2'])}, {format_number(last['pairs'])} pairs, map {fitted}"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wmrl_agents.grpo.config import GRPOConfig
-from wmrl_agents.runs import load_run, read_metrics
-from wmrl_envs.errors import ConfigError
+from wmrl_agents.runs import EXECUTIONS, STOPPED, load_run, read_metrics
+from wmrl_envs.errors import ConfigError, SandboxError
+from wmrl_envs.sandbox.cache import CacheStats, ExecutionCache
 
 __all__ = ["RunData", "Trajectory", "Turn", "open_store", "read_run"]
 
@@ -89,6 +90,8 @@ class RunData:
         trajectories: Every trajectory, in the order of the run.
         pairs: (step, predicted, real) of the anchors' trajectories, in the order of the run.
         endings: (step, source, status, number of replies): how programs ended, and replies without one.
+        stopped: Why it stopped before its end, where the machine made it stop; else empty.
+        stored: What its cache of executions holds; None if that cannot be read.
     """
 
     path: Path
@@ -100,6 +103,8 @@ class RunData:
     trajectories: list[Trajectory] = field(default_factory=list)
     pairs: list[tuple[int, float, float]] = field(default_factory=list)
     endings: list[tuple[int, str, str, int]] = field(default_factory=list)
+    stopped: str = ""
+    stored: CacheStats | None = None
 
     @property
     def name(self) -> str:
@@ -141,9 +146,11 @@ def read_run(run_dir: Path) -> RunData:
         ConfigError: There is no run in the folder, or one of its files is not what it should be.
     """
     tables = _read_store(run_dir)
+    config = load_run(run_dir)
+    stopped = run_dir / STOPPED
     return RunData(
         path=run_dir,
-        config=load_run(run_dir),
+        config=config,
         environment=_read_json(run_dir / "environment.json") or {},
         metrics=read_metrics(run_dir),
         before=_read_json(run_dir / "evaluation-before.json"),
@@ -151,7 +158,16 @@ def read_run(run_dir: Path) -> RunData:
         trajectories=[Trajectory(*row) for row in tables["trajectories"]],
         pairs=tables["pairs"],
         endings=tables["endings"],
+        stopped=stopped.read_text(encoding="utf-8").strip() if stopped.is_file() else "",
+        stored=_read_cache(Path(config.execution_cache or run_dir / EXECUTIONS)),
     )
+
+
+def _read_cache(path: Path) -> CacheStats | None:
+    """It is not part of the run's record: it may lie elsewhere, and be gone."""
+    with suppress(SandboxError):
+        return ExecutionCache.existing(path).stats()
+    return None
 
 
 def _read_store(run_dir: Path) -> dict[str, list[Any]]:
