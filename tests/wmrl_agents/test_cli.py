@@ -7,8 +7,10 @@ import sys
 import pytest
 
 import wmrl_agents.train
+from tests.stubs import TabularPolicy, TokenEvaluator
 from tests.wmrl_agents.killed_run import parts
 from wmrl_agents.cli import main
+from wmrl_agents.grpo.parts import Parts
 from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.runs import load_run, read_metrics
 from wmrl_envs.autoresearch import load_competition
@@ -218,3 +220,28 @@ def test_a_split_without_competitions(tmp_path, capsys):
 
 def test_report_of_nothing(tmp_path, capsys):
     assert "There is no run" in refused(capsys, "report", str(tmp_path))
+
+
+def test_a_run_that_the_machine_fails_stops_or_goes_on_and_says_why(tmp_path, monkeypatch, capsys):
+    """Programs with a 1 cannot be executed here; every second program has one."""
+    lossy = Parts(TabularPolicy.load, TokenEvaluator(missing=1))
+    monkeypatch.setattr(
+        wmrl_agents.train, "GRPOTrainer", lambda config, run_dir: GRPOTrainer(config, run_dir, lossy)
+    )
+    run_dir, quiet = tmp_path / "run", ["--evaluate-before", "false", "--evaluate-after", "false"]
+    options = [*QUICK, *quiet, "--reward-source", "real", "--steps", "3", "--on-infrastructure", "stop"]
+    assert main(["train", *options, "--run-dir", str(run_dir)]) == 2
+    sentence = "The machine failed in an execution, and on_infrastructure is 'stop'. lost"
+    assert f"wmrl: {sentence}" in capsys.readouterr().err
+    assert (run_dir / "stopped.txt").read_text().startswith(sentence)
+    page = run_dir / "report/index.html"
+    assert "The machine failed in an execution" in page.read_text()
+    assert main(["train", "--resume", str(run_dir), "--on-infrastructure", "continue"]) == 0
+    assert not (run_dir / "stopped.txt").exists()
+    lost = sum(step["infrastructure"]["lost"] for step in read_metrics(run_dir))
+    assert lost > 0
+    said = capsys.readouterr().out
+    assert f"{lost} executions gave no score, by the machine's fault:\n  {lost} x lost\n" in said
+    assert f"In training {lost} scores are missing by the machine&#39;s fault. {lost} times: lost" in (
+        page.read_text()
+    )

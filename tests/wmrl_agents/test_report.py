@@ -21,6 +21,7 @@ from wmrl_agents.report.run_data import read_run
 from wmrl_agents.report.svg import Chart, Series, format_number, line_chart, stacked_bars
 from wmrl_agents.runs import create_run
 from wmrl_envs.errors import ConfigError
+from wmrl_envs.sandbox import ExecutionCache, Result
 
 STEPS = 12
 EVALUATION = {
@@ -327,3 +328,18 @@ def test_any_points_stay_inside_the_frame(points):
     )
     ticks = [one for one in drawing if one.get("class") == "tick"]
     assert 1 <= len(ticks) <= 30
+
+
+def test_the_page_says_what_is_missing_by_the_machines_fault_and_what_cannot_be_repeated(tmp_path):
+    run_dir = train(tmp_path / "run")
+    evaluation = {**EVALUATION, "missing": 3, "missing_reasons": {"The <disk> is full.": 3}}
+    (run_dir / "evaluation-after.json").write_text(json.dumps(evaluation))
+    cache = ExecutionCache(run_dir / "executions.sqlite")
+    for key, same in (("a", True), ("b", False)):
+        cache.store(key, Result("ok"))
+        cache.store_recheck(key, same)
+    text = Page(write_report(run_dir)).text
+    assert "In the evaluation after 3 scores are missing by the machine's fault. 3 times: The <disk>" in text
+    assert "Not repeatable 1 of 2 stored programs that were run twice" in text
+    (run_dir / "executions.sqlite").write_text("not a database")
+    assert "Not repeatable" not in Page(write_report(run_dir)).text

@@ -2,19 +2,30 @@
 
 import dataclasses
 import os
-import shutil
 import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
+from tests.processes import marked, wait_until
 from tests.wmrl_envs.test_sandbox_evaluator import GOOD
 from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.evaluation import Solution
-from wmrl_envs.sandbox import BubblewrapSandbox, ExecutionCache, Job, SandboxPool, UnsafeSandbox, scratch
+from wmrl_envs.sandbox import (
+    BubblewrapSandbox,
+    ExecutionCache,
+    Job,
+    SandboxPool,
+    UnsafeSandbox,
+    cgroup,
+    scratch,
+)
 from wmrl_envs.sandbox.cgroup import Cgroup, CgroupGuards
 from wmrl_envs.sandbox.guards import find_guards
 from wmrl_envs.sandbox.job import Limits
+from wmrl_envs.sandbox.owner import this_process
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 grouped = pytest.mark.skipif(
@@ -23,6 +34,7 @@ grouped = pytest.mark.skipif(
 both = pytest.mark.parametrize(
     "kind", [pytest.param(BubblewrapSandbox, marks=pytest.mark.sandbox), UnsafeSandbox]
 )
+ROOT = Path(__file__).parents[2]
 SUBMIT = "open('submission.csv', 'w').write('id,target\\n' + '1,0\\n' * 100_000)"
 
 
@@ -128,18 +140,42 @@ def test_control_groups_that_are_gone_are_the_machines_fault_and_leave_none_behi
 
 
 @grouped
-def test_the_next_start_ends_what_an_owner_left_in_its_group():
+def test_the_next_start_ends_what_an_owner_left_in_its_group(monkeypatch):
     """A process in a group whose owner is no more: it is killed, then the group is removed."""
     guards = find_guards()
+    pid, began, namespace = this_process().split("-")
+    earlier = f"{pid}-{int(began) - 1}-{namespace}"  # one that had our number before us
+    elsewhere = f"{pid}-{int(began) - 1}-{int(namespace) + 1}"
+    monkeypatch.setattr(cgroup, "this_process", lambda: earlier)
+    abandoned = Cgroup(guards.layout, Limits())
+    monkeypatch.setattr(cgroup, "this_process", lambda: elsewhere)
     group = Cgroup(guards.layout, Limits())
-    process = subprocess.Popen([*group.prefix, "sleep", "600"])
-    while not all((folder / "cgroup.procs").read_text() for folder in group._folders):
-        pass
-    for folder in group._folders:  # as if another process of this number had made it, before the last start
-        shutil.move(folder, folder.with_name(f"wmrl-{os.getpid()}-1-0"))
+    process = subprocess.Popen([*abandoned.prefix, "sleep", "600"])
+    wait_until(lambda: all((path / "cgroup.procs").read_text() for path in abandoned._folders))
+    monkeypatch.undo()
     CgroupGuards(guards.layout)
     assert process.wait(timeout=60) == -9
+    assert own_groups(guards.layout) == [str(folder) for folder in group._folders]
+    group.close()
     assert own_groups(guards.layout) == []
+
+
+def test_an_unsafe_job_of_an_owner_that_was_killed_is_ended_by_the_next_start(tmp_path):
+    script = (
+        "from pathlib import Path\nfrom wmrl_envs.sandbox import Job, UnsafeSandbox\n"
+        "code = 'import os, time\\nos.setsid()\\ntime.sleep(600)'\n"
+        "UnsafeSandbox().run(Job(code, Path('.'), {'MARK': '%s'}))\n"
+    )
+    mark = f"abandoned-{os.getpid()}"
+    command = [sys.executable, "-c", script % mark]
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}) as owner:
+        wait_until(lambda: any("runner.py" in line for line in marked(mark)))
+        UnsafeSandbox()
+        assert marked(mark)  # its owner lives
+        owner.kill()
+    assert marked(mark)
+    UnsafeSandbox()
+    wait_until(lambda: not marked(mark))
 
 
 class Refusing:

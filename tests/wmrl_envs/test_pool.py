@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.processes import marked, wait_until
 from wmrl_envs.sandbox import Job, Limits, Result, SandboxPool
 
 DATA = Path(__file__).parent
@@ -44,10 +45,9 @@ class Gate:
         return Result("ok", stdout=job.code)
 
 
-def wait_until(condition) -> None:
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.01)
+def running(mark: str) -> int:
+    """Number of programs with a mark that run."""
+    return sum("runner.py" in command for command in marked(mark))
 
 
 def job(name: str) -> Job:
@@ -234,13 +234,13 @@ def test_an_interrupt_ends_everything_at_once(number, tmp_path):
     )
     with process:
         assert process.stdout.readline() == b"ready\n"
-        wait_until(lambda: process.poll() is not None or len(jobs(mark)) == 3)
+        wait_until(lambda: process.poll() is not None or running(mark) == 3)
         process.send_signal(number)
         try:
             _, stderr = process.communicate(timeout=20)
         finally:
             process.kill()
-    wait_until(lambda: not jobs(mark))
+    wait_until(lambda: not marked(mark))
     assert process.returncode == -number
     assert (b"KeyboardInterrupt" in stderr) == (number == signal.SIGINT)
     subprocess.run(
@@ -251,15 +251,3 @@ def test_an_interrupt_ends_everything_at_once(number, tmp_path):
     )
     assert list(tmp_path.iterdir()) == []
     assert list(Path("/sys/fs/cgroup").rglob(f"wmrl-{process.pid}-*")) == []
-
-
-def jobs(mark: str) -> list[int]:
-    """Process ids of running programs that carry the mark."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and f"MARK={mark}".encode() in (process / "environ").read_bytes():
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found

@@ -19,8 +19,8 @@ from tests.attack_table import SWITCH
 from wmrl_envs.errors import SandboxError
 from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, Sandbox, UnsafeSandbox
 from wmrl_envs.sandbox import bubblewrap as bubblewrap_module
-from wmrl_envs.sandbox.cgroup import find_layouts
-from wmrl_envs.sandbox.guards import Watcher, WatcherGuards
+from wmrl_envs.sandbox.cgroup import CgroupGuards, find_layouts
+from wmrl_envs.sandbox.guards import Watcher, WatcherGuards, find_guards
 from wmrl_envs.sandbox.launch import seed_of
 from wmrl_envs.sandbox.output import Capture, hide_homes, readable
 from wmrl_envs.sandbox.seccomp import DENIED, assemble_filter
@@ -533,6 +533,24 @@ def test_an_ordinary_user_is_as_well_protected(tmp_path):
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "passed" in run.stdout
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(not isinstance(find_guards(), CgroupGuards), reason="only control groups can do this")
+def test_a_job_has_no_more_than_its_share_of_the_processors(data_dir):
+    """Four processes that only count get no more than one of them would, as long as they like."""
+    code = (
+        "import os, resource, time\nbegan = time.monotonic()\n"
+        "for _ in range(4):\n"
+        "    if os.fork() == 0:\n"
+        "        while time.monotonic() < began + 1:\n            pass\n"
+        "        os._exit(0)\n"
+        "for _ in range(4):\n    os.wait()\n"
+        "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+        "print(used.ru_utime + used.ru_stime, time.monotonic() - began)\n"
+    )
+    used, wall = map(float, show(BubblewrapSandbox, code, data_dir, cpus=1).split())
+    assert used < wall + 0.3
 
 
 def test_the_filter_is_whole_instructions_and_names_every_call():

@@ -13,6 +13,7 @@ import pytest
 
 from tests.attack_table import expected, meant_for, record
 from tests.attacks import ATTACKS, Attack
+from tests.processes import marked
 from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, Result, UnsafeSandbox, bubblewrap
 from wmrl_envs.sandbox.guards import WatcherGuards, find_guards
 
@@ -68,18 +69,6 @@ def temporary(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
-
-
-def marked(mark: str) -> list[str]:
-    """Command lines of the processes that carry a mark in their environment."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and mark.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text())
-        except OSError:
-            continue
-    return found
 
 
 def run(sandbox, attack: Attack, places, data_dir, mark: str | None = None) -> Result:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wmrl_envs.sandbox.job import Limits
+from wmrl_envs.sandbox.owner import OWNER, is_gone, this_process
 
 __all__ = ["Cgroup", "CgroupGuards", "Layout", "find_layouts"]
 
 PERIOD_US = 100_000
 CLOSE_S = 5.0
 HELPERS = 2  # bubblewrap itself, and its process 1 inside
-NAME = re.compile(r"wmrl-(\d+)-(\d+)-\d+")
+NAME = re.compile(rf"wmrl-({OWNER})-\d+")
 numbers = itertools.count()
 
 
@@ -150,7 +151,7 @@ class CgroupGuards:
         for parent in self.layout.parents:
             for folder in parent.glob("wmrl-*"):
                 match = NAME.fullmatch(folder.name)
-                if match and started(int(match[1])) != int(match[2]):
+                if match and is_gone(match[1]):
                     _clear([folder])
 
 
@@ -168,7 +169,7 @@ class Cgroup:
     data_bytes = 0  # no further limit per process is needed
 
     def __init__(self, layout: Layout, limits: Limits) -> None:
-        name = f"wmrl-{os.getpid()}-{started(os.getpid())}-{next(numbers)}"
+        name = f"wmrl-{this_process()}-{next(numbers)}"
         self._layout = layout
         self._folders = [parent / name for parent in layout.parents]
         try:
@@ -207,15 +208,6 @@ class Cgroup:
 
     def _find(self, file: str) -> Path | None:
         return next((folder / file for folder in self._folders if (folder / file).exists()), None)
-
-
-def started(pid: int) -> int | None:
-    """When a process began, by the kernel's clock, which tells it from others of its number; None if gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return int(fields[19])
 
 
 def _clear(folders: list[Path]) -> None:

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from wmrl_envs.sandbox.cgroup import started
 from wmrl_envs.sandbox.interpreter import find_interpreter
 from wmrl_envs.sandbox.job import Job, Limits, Result
 from wmrl_envs.sandbox.launch import RUNNER, Channel, conclude, fingerprint, job_environment, runner_arguments
+from wmrl_envs.sandbox.owner import OWNER, is_gone, this_process
 from wmrl_envs.sandbox.scratch import remove_leftovers, scratch_folder
 from wmrl_envs.sandbox.supervise import supervise
 
 __all__ = ["UnsafeSandbox"]
 
 MARK = "WMRL_UNSAFE_JOB"
-MARKED = re.compile(rb"\0%s=(\d+-\d+-[0-9a-f]{32})\0" % MARK.encode())
+MARKED = re.compile(rf"\0{MARK}=(({OWNER})-[0-9a-f]{{32}})\0".encode())
 
 
 class UnsafeSandbox:
@@ -55,7 +55,7 @@ class UnsafeSandbox:
             return Result("infrastructure", message=f"The job could not be started: {error}.")
 
     def _run(self, job: Job, cancel: threading.Event | None) -> Result:
-        mark = f"{os.getpid()}-{started(os.getpid())}-{uuid.uuid4().hex}"
+        mark = f"{this_process()}-{uuid.uuid4().hex}"
         with (
             tempfile.TemporaryDirectory(dir=scratch_folder(), ignore_cleanup_errors=True) as folder,
             Channel() as channel,
@@ -85,20 +85,20 @@ class UnsafeSandbox:
 def _kill_all(pid: int, mark: str) -> None:
     """End the process group, and children that left it: they carry the job's mark in their environment."""
     os.killpg(pid, signal.SIGKILL)
-    _kill_marked(lambda found: found == mark)
+    _kill_marked(lambda found, owner: found == mark)
 
 
 def _kill_abandoned() -> None:
     """End the jobs of owners that were killed: nothing else ends them."""
-    _kill_marked(lambda mark: started(int(mark.split("-")[0])) != int(mark.split("-")[1]))
+    _kill_marked(lambda mark, owner: is_gone(owner))
 
 
-def _kill_marked(is_meant: Callable[[str], bool]) -> None:
+def _kill_marked(is_meant: Callable[[str, str], bool]) -> None:
     """End the processes whose mark is meant."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with suppress(OSError):  # it is someone else's, or it has just ended
             found = MARKED.search(b"\0" + (entry / "environ").read_bytes())
-            if found and is_meant(found[1].decode()):
+            if found and is_meant(found[1].decode(), found[2].decode()):
                 os.kill(int(entry.name), signal.SIGKILL)
