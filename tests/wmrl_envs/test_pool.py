@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.processes import marked, wait_until
 from wmrl_envs.sandbox import Job, Limits, Result, SandboxPool
+from wmrl_envs.sandbox.pool import IDLE
 
 DATA = Path(__file__).parent
 
@@ -81,6 +82,18 @@ def test_groups_take_turns():
         sandbox.gate.set()
         concurrent.futures.wait(futures)
     assert sandbox.started == ["first", "a0", "b0", "c0", "a1", "b1", "a2"]
+
+
+def test_what_can_wait_runs_while_nothing_else_is_to_run():
+    sandbox = Gate(is_open=False)
+    with SandboxPool(sandbox, workers=1) as workers:
+        futures = [workers.submit(job("first"))]
+        wait_until(lambda: sandbox.started)
+        futures += [workers.submit(job(f"idle{n}"), group=IDLE) for n in range(2)]
+        futures += [workers.submit(job(name), group=name) for name in ("a", "b")]
+        sandbox.gate.set()
+        concurrent.futures.wait(futures)
+    assert sandbox.started == ["first", "a", "b", "idle0", "idle1"]
 
 
 def test_work_on_the_result_is_done_by_the_worker():

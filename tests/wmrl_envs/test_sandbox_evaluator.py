@@ -11,6 +11,7 @@ from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
 from wmrl_envs.errors import CompetitionError
 from wmrl_envs.evaluation import Evaluator, Solution
 from wmrl_envs.sandbox import BubblewrapSandbox, ExecutionCache, Job, Limits, Result, UnsafeSandbox
+from wmrl_envs.sandbox.pool import IDLE
 from wmrl_envs.sandbox.scratch import scratch_folder
 
 pytestmark = pytest.mark.sandbox
@@ -189,7 +190,7 @@ def test_which_programs_are_run_twice_follows_from_their_content():
     def twice(fraction):
         with SandboxEvaluator(sandbox := Counting(), workers=1, recheck_fraction=fraction) as evaluator:
             evaluator.evaluate([solution(str(number)) for number in range(400)])
-            last = evaluator._pool.submit(Job("last", load_competition("digits").public_dir), "recheck")
+            last = evaluator._pool.submit(Job("last", load_competition("digits").public_dir), IDLE)
             last.result()
         return sorted(code for code in set(sandbox.jobs) if sandbox.jobs.count(code) == 2)
 

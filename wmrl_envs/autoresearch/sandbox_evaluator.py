@@ -20,7 +20,7 @@ from wmrl_envs.evaluation import Evaluation, Grade, Outcome, Solution
 from wmrl_envs.sandbox.cache import ExecutionCache
 from wmrl_envs.sandbox.choose import SandboxName, make_sandbox
 from wmrl_envs.sandbox.job import Job, Result, Sandbox
-from wmrl_envs.sandbox.pool import RETRY_AFTER_S, SandboxPool
+from wmrl_envs.sandbox.pool import IDLE, RETRY_AFTER_S, SandboxPool
 
 __all__ = ["SandboxEvaluator", "Usage"]
 
@@ -57,7 +57,7 @@ class SandboxEvaluator:
         half: Half of the test rows that is graded.
         cache: Where results are kept between runs; None for nowhere.
         workers: Jobs at once; None for what the processors allow.
-        recheck_fraction: Share of the programs that are run a second time, when nobody waits for it, and
+        recheck_fraction: Share of the programs that are run a second time, while nothing else is to run, and
             marked if they end otherwise. Which ones follows from their content.
         retry_after_s: Seconds to wait before each further try of what failed by the machine's fault.
 
@@ -167,7 +167,7 @@ class SandboxEvaluator:
     def _cached(self, competition: Competition, key: str) -> Future[Evaluation] | None:
         result = None
         if self.cache is not None:
-            with _kept_going(), suppress(OSError):  # what cannot be had from the cache is executed again
+            with _kept_going():  # what cannot be had from the cache is executed again
                 result = self.cache.load(key)
         if result is None:
             return None
@@ -181,9 +181,9 @@ class SandboxEvaluator:
             with _kept_going():
                 self.cache.store(key, result)
         if result.status != "infrastructure" and _fraction(key) < self.recheck_fraction:
-            before = _ending(result)
-            with suppress(RuntimeError):  # the pool is being closed
-                self._pool.submit(job, "recheck", then=lambda again: self._compare(key, before, again))
+            with suppress(RuntimeError, OSError):  # the pool is being closed, or the submission is gone
+                before = _ending(result)
+                self._pool.submit(job, IDLE, then=lambda again: self._compare(key, before, again))
         return self._conclude(competition, key, result, cached=False)
 
     def _compare(self, key: str, before: str, again: Result) -> None:
@@ -205,11 +205,7 @@ class SandboxEvaluator:
         """Grade a result, count it, and delete its submission."""
         try:
             grade = self._grade(competition, key, result)
-        except (
-            CompetitionError,
-            SandboxError,
-            OSError,
-        ) as problem:  # grader, cache or disk is out of order
+        except (CompetitionError, SandboxError, OSError) as problem:  # the grader or the disk is out of order
             result, grade = dataclasses.replace(result, status="infrastructure", message=str(problem)), None
         finally:
             if result.submission_path is not None:
@@ -226,10 +222,13 @@ class SandboxEvaluator:
         if self.cache is None:
             return grade(competition, result.submission_path, self.half, self.sandbox)
         grader = f"{competition.metric.name}:{self.half}:{competition.grading_version}"
-        known = self.cache.load_grade(key, grader)
+        known = None
+        with _kept_going():
+            known = self.cache.load_grade(key, grader)
         if known is None:
             known = grade(competition, result.submission_path, self.half, self.sandbox)
-            self.cache.store_grade(key, grader, known)
+            with _kept_going():
+                self.cache.store_grade(key, grader, known)
         return known
 
     def _count(self, evaluation: Evaluation) -> Evaluation:
@@ -246,8 +245,8 @@ def _kept_going() -> Iterator[None]:
     """A cache that cannot be used costs time, not scores."""
     try:
         yield
-    except SandboxError as problem:
-        warnings.warn(f"{problem} Executions go on without it.", RuntimeWarning, stacklevel=3)
+    except (SandboxError, OSError) as problem:
+        warnings.warn(f"{problem} Executions go on without their cache.", RuntimeWarning, stacklevel=3)
 
 
 def _fraction(key: str) -> float:

@@ -14,9 +14,10 @@ from typing import Any, TypeVar, overload
 
 from wmrl_envs.sandbox.job import Job, Result, Sandbox
 
-__all__ = ["SandboxPool"]
+__all__ = ["IDLE", "RETRY_AFTER_S", "SandboxPool"]
 
 RETRY_AFTER_S = (0.5, 2.0)
+IDLE = "while nothing else is to run"
 LATE = "It was not started: the time for this step was over."
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class SandboxPool:
 
         Args:
             job: What to run.
-            group: Jobs of different groups take turns.
+            group: Jobs of different groups take turns; those of the group `IDLE` run while no others wait.
             then: Applied to the result in the worker's thread; the future holds what it returns.
             deadline: Time by the pool's clock from which the job is not started any more, nor tried again;
                 it then ends as ``infrastructure``. One that runs by then runs on.
@@ -172,7 +173,8 @@ class SandboxPool:
                 if self._cancel.is_set():
                     return None
                 self._changed.wait()
-            group, queue = self._waiting.popitem(last=False)
+            group = next((group for group in self._waiting if group != IDLE), IDLE)
+            queue = self._waiting.pop(group)
             task = queue.popleft()
             if queue:
                 self._waiting[group] = queue
