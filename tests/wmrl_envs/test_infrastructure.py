@@ -2,9 +2,11 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,13 @@ SUBMIT = "open('submission.csv', 'w').write('id,target\\n' + '1,0\\n' * 100_000)
 
 
 @pytest.fixture
+def data_dir(tmp_path):
+    folder = tmp_path / "public"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def small_disk(tmp_path):
     """A file system of 256 KiB."""
     folder = tmp_path / "small"
@@ -69,7 +78,7 @@ def fill(folder):
 
 @root
 @both
-def test_a_submission_that_finds_no_room_is_tried_again_when_there_is_some(kind, temporary, tmp_path):
+def test_a_submission_that_finds_no_room_is_tried_again_when_there_is_some(kind, temporary, data_dir):
     pauses = []
 
     def pause(seconds):
@@ -77,11 +86,11 @@ def test_a_submission_that_finds_no_room_is_tried_again_when_there_is_some(kind,
         pauses.append(seconds)
         subprocess.run(["mount", "-o", "remount,size=8m", temporary], check=True)
 
-    job = Job(SUBMIT, tmp_path)
+    job = Job(SUBMIT, data_dir)
     sandbox = kind()
     failed = sandbox.run(job)
     assert (failed.status, failed.submission_path) == ("infrastructure", None)
-    assert "No space left" in failed.message
+    assert re.search("No space left|The disk of .* is full", failed.message)
     assert [path for path in temporary.rglob("submission-*") if path.is_file()] == []
     with SandboxPool(sandbox, workers=1, pause=pause) as pool:
         [result] = pool.map([job])
@@ -91,10 +100,10 @@ def test_a_submission_that_finds_no_room_is_tried_again_when_there_is_some(kind,
 
 @root
 @both
-def test_a_job_that_cannot_even_begin_is_no_error_either(kind, temporary, tmp_path):
+def test_a_job_that_cannot_even_begin_is_no_error_either(kind, temporary, data_dir):
     sandbox = kind()
     fill(temporary)
-    result = sandbox.run(Job(SUBMIT, tmp_path))
+    result = sandbox.run(Job(SUBMIT, data_dir))
     assert result.status == "infrastructure"
     assert "No space left" in result.message
 
@@ -115,14 +124,15 @@ def test_a_cache_without_room_costs_no_scores(small_disk):
 @grouped
 @pytest.mark.sandbox
 @pytest.mark.parametrize("file", ["pids.max", "memory.limit_in_bytes", "memory.max"])
-def test_a_limit_that_the_kernel_refuses_is_the_machines_fault(file, monkeypatch, tmp_path):
+def test_a_limit_that_the_kernel_refuses_is_the_machines_fault(file, monkeypatch, data_dir):
     sandbox = BubblewrapSandbox()
     guards = find_guards()
-    if not any((parent / file).exists() for parent in guards.layout.parents):
-        pytest.skip(f"this kernel has no {file}")
+    with closing(guards.new(Limits())) as group:
+        if group._find(file) is None:
+            pytest.skip(f"this kernel has no {file}")
     refused = dataclasses.replace(guards.layout, settings=lambda limits: {file: "nonsense"})
     monkeypatch.setattr(sandbox, "_guards", Refusing(refused))
-    result = sandbox.run(Job("print(1)", tmp_path))
+    result = sandbox.run(Job("print(1)", data_dir))
     assert result.status == "infrastructure"
     assert "could not be started" in result.message
     assert own_groups(guards.layout) == []
@@ -130,12 +140,12 @@ def test_a_limit_that_the_kernel_refuses_is_the_machines_fault(file, monkeypatch
 
 @grouped
 @pytest.mark.sandbox
-def test_control_groups_that_are_gone_are_the_machines_fault_and_leave_none_behind(monkeypatch, tmp_path):
+def test_control_groups_that_are_gone_are_the_machines_fault_and_leave_none_behind(monkeypatch, data_dir):
     sandbox = BubblewrapSandbox()
     layout = find_guards().layout
-    gone = dataclasses.replace(layout, parents=(layout.parents[0], tmp_path / "gone"))
+    gone = dataclasses.replace(layout, parents=(layout.parents[0], data_dir / "gone"))
     monkeypatch.setattr(sandbox, "_guards", Refusing(gone))
-    assert sandbox.run(Job("print(1)", tmp_path)).status == "infrastructure"
+    assert sandbox.run(Job("print(1)", data_dir)).status == "infrastructure"
     assert own_groups(layout) == []
 
 
@@ -163,7 +173,7 @@ def test_the_next_start_ends_what_an_owner_left_in_its_group(monkeypatch):
 def test_an_unsafe_job_of_an_owner_that_was_killed_is_ended_by_the_next_start(tmp_path):
     script = (
         "from pathlib import Path\nfrom wmrl_envs.sandbox import Job, UnsafeSandbox\n"
-        "code = 'import os, time\\nos.setsid()\\ntime.sleep(600)'\n"
+        "code = 'import time\\ntime.sleep(600)'\n"
         "UnsafeSandbox().run(Job(code, Path('.'), {'MARK': '%s'}))\n"
     )
     mark = f"abandoned-{os.getpid()}"

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.processes import marked, wait_until
@@ -189,6 +189,7 @@ def test_after_its_deadline_nothing_is_started_or_tried_again():
     assert now == 102.0
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 4))
 def test_any_mixture_of_groups_is_served_fairly(sizes, count):
     """No job is lost or run twice; a worker alone serves whoever had the fewest turns."""

@@ -634,7 +634,9 @@ def test_a_watcher_sees_files_in_memory_and_counts_what_is_mapped_once(monkeypat
     monkeypatch.setattr(sandbox, "_guards", WatcherGuards())
     mapped = (
         "import mmap, time\n"
-        "file = open('/dev/shm/x', 'w+b')\nfile.write(b'x' * (120 << 20))\nfile.flush()\n"
+        "file = open('/dev/shm/x', 'w+b')\n"
+        "for _ in range(120):\n    file.write(bytes(1 << 20))\n"
+        "file.flush()\n"
         "memory = mmap.mmap(file.fileno(), 0)\nsum(memory[::4096])\ntime.sleep(1)\n"
     )
     result = sandbox.run(Job(mapped, data_dir))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -79,7 +80,13 @@ class UnsafeSandbox:
                 ending = supervise(
                     process, self.limits, channel.local, cancel, kill=lambda pid: _kill_all(pid, mark)
                 )
-            return conclude(ending, channel, self.limits, self.interpreter.trees)
+            result = conclude(ending, channel, self.limits, self.interpreter.trees)
+            if (
+                result.status == "error" and os.statvfs(folder).f_bavail == 0
+            ):  # it writes to the machine's own
+                message = f"The disk of {folder} is full. {result.message}"
+                return dataclasses.replace(result, status="infrastructure", message=message)
+            return result
 
 
 def _kill_all(pid: int, mark: str) -> None:
