@@ -6,8 +6,8 @@ and Docker where it is asked for.
 
     python benchmarks/sandbox.py [--quick] [--jobs 64] [--repeats 40] [--docker wmrl-solution]
 
-Where no engine runs, ``.ci/docker python benchmarks/sandbox.py --docker wmrl-solution`` starts one. Take the numbers
-from a quiet machine. The exit code is 1 where one is worse than what is promised.
+Where no engine runs, ``.ci/docker python benchmarks/sandbox.py --docker wmrl-solution`` starts one. Take the
+numbers from a quiet machine. The exit code is 1 where one is worse than what is promised.
 """
 
 from __future__ import annotations

@@ -330,15 +330,6 @@ MEMORY = [
         TIGHT,
     ),
     Attack(
-        "memory as files that are deleted but open",
-        "import os, tempfile, time\n"
-        "kept = [tempfile.TemporaryFile(dir=folder) for folder in ('/dev/shm', '/tmp', '/job')]\n"
-        "for file in kept:\n    file.write(b'x' * (60 << 20))\n    file.flush()\n"
-        "time.sleep(60)\n",
-        OOM,
-        TIGHT,
-    ),
-    Attack(
         "memory that is shared",
         "import mmap\nm = mmap.mmap(-1, 1 << 30)\n"
         "for n in range(0, 1 << 30, 4096):\n    m[n] = 1\nprint('PWNED')",

@@ -68,7 +68,7 @@ def seed_random(random: ModuleType, seeds: Seeds) -> None:
         original(self, seeds.bits(128) if a is None else a, version)
 
     random.Random.seed = seed  # type: ignore[attr-defined]
-    random.seed = random._inst.seed  # type: ignore[attr-defined]
+    random.seed = random._inst.seed
     random.seed(seeds.seed)
 
 

@@ -161,8 +161,8 @@ class GRPOConfig:
     on_infrastructure: Literal["continue", "stop"] = "continue"
     """When the machine fails in an execution, again and again: go on without its score, or stop the run."""
     step_deadline_s: float | None = None
-    """Time from which a step starts no more executions: their scores are missing. That leaves out the slow
-    ones, which makes corrections and comparisons wrong; so none, unless a run must not take longer."""
+    """Time after which a step starts no more executions: their scores are missing. None, unless there must be
+    one: what it leaves out is what is slow, and corrections learned from the others are wrong."""
     recheck_fraction: float = 0.02
     """Share of the programs that are run twice, to mark those that do not compute the same each time."""
     execution_cache: str | None = None
@@ -246,10 +246,7 @@ _MINIMA: dict[str, float] = {
     "evaluation_repeats": 1,
     "seed": 0,
 }
-_POSITIVE = (
-    *("temperature", "learning_rate", "max_grad_norm", "anchor_fraction"),
-    *("timeout_s", "step_deadline_s"),
-)
+_POSITIVE = ("temperature", "learning_rate", "max_grad_norm", "anchor_fraction")  # and all seconds
 _WHY_NOT = {
     **dict.fromkeys(
         (
@@ -289,7 +286,7 @@ def _checked(name: str, value: Any) -> Any:
         raise ConfigError(f"{name} must be a finite number, not {value}.")
     if name in _MINIMA and value < _MINIMA[name]:
         raise ConfigError(f"{name} must be at least {_MINIMA[name]}, not {value}.")
-    if name in _POSITIVE and value <= 0:
+    if (name in _POSITIVE or name.endswith("_s")) and value <= 0:
         raise ConfigError(f"{name} must be above 0, not {value}.")
     if name.endswith("_fraction") and value > 1:
         raise ConfigError(f"{name} must be at most 1, not {value}.")
