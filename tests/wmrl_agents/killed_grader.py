@@ -8,6 +8,7 @@ at last.
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import random
@@ -41,7 +42,7 @@ CONFIG = GRPOConfig(
     seed=3,
 )
 SANDBOXES = {"bubblewrap": BubblewrapSandbox, "unsafe": UnsafeSandbox}
-STEPS = 2  # that a start makes at most before it is killed
+STEPS = 3  # that a start makes at most before it is killed
 REPEATS = 1000
 PROGRAM = """
 import subprocess
@@ -106,7 +107,7 @@ class Bomb:
 def start(call, *arguments):
     """One start in a process of its own, killed at this call.
 
-    Returns its number, the signal that ended it, and the calls that it made if none did.
+    Returns its number, the signal that ended it, and what it says of itself if none did.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -114,19 +115,22 @@ def start(call, *arguments):
         bomb = Bomb(call)
         train(*arguments)
         sys.setprofile(None)
-        os.write(write, str(bomb.calls).encode())
+        with open(write, "w") as pipe:
+            json.dump({"calls": bomb.calls, "modules": list(sys.modules)}, pipe)
         os._exit(0)
     os.close(write)
     with open(read) as pipe:
         said = pipe.read()
     _, status = os.waitpid(child, 0)
-    return child, os.WTERMSIG(status) if os.WIFSIGNALED(status) else None, int(said or 0)
+    return child, os.WTERMSIG(status) if os.WIFSIGNALED(status) else None, json.loads(said or "{}")
 
 
 def left_by(processes):
     """Temporary folders, and control groups of these processes."""
     groups = [path for pid in processes for path in Path("/sys/fs/cgroup").rglob(f"wmrl-{pid}-*")]
-    return {"folders": len(list(Path(tempfile.gettempdir()).iterdir())), "groups": len(groups)}
+    names = [path.name for path in Path(tempfile.gettempdir()).iterdir()]
+    folders = [name for name in names if not name.startswith("torchinductor")]  # not ours
+    return {"folders": len(folders), "groups": len(groups)}
 
 
 def check_stores(run_dir):
@@ -161,10 +165,14 @@ def moments(kills, last):
 def main(folder, kind, kills):
     """Kill as many starts as asked for, then let one come to its end."""
     mark, killed, log = f"killed-{os.getpid()}", [], []
-    _, _, calls = start(None, folder / "measured/run", kind, mark, STEPS)
+    _, _, first = start(None, folder / "first/run", kind, mark, STEPS)
+    for module in first["modules"]:  # so that the moments lie in a start's own work, not in its imports
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    _, _, measured = start(None, folder / "measured/run", kind, mark, STEPS)
     run_dir = folder / "killed/run"
     run_dir.mkdir(parents=True)
-    for moment in moments(kills, calls):
+    for moment in moments(kills, measured["calls"]):
         pid, ended, _ = start(moment, run_dir, kind, mark, CONFIG.steps)
         killed.append(pid)
         alive = len(marked(mark))
@@ -173,12 +181,12 @@ def main(folder, kind, kills):
         executions, steps = check_stores(run_dir)
         about = {"signal": ended, "alive": alive, "executions": executions, "steps": steps}
         log.append({**about, **left_by(killed)})
-    steps = latest_checkpoint(run_dir).step + 1
+    done = latest_checkpoint(run_dir)
+    steps = 1 if done is None else done.step + 1
     pid, *_ = start(None, run_dir, kind, mark, steps)
-    SANDBOXES[kind]()  # the next start: what the last one left, which nobody killed, goes too
-    wait_until(lambda: not marked(mark))
     start(None, folder / "killed/undisturbed", kind, mark, steps)
-    SANDBOXES[kind]()
+    SANDBOXES[kind]()  # the next start
+    wait_until(lambda: not marked(mark))
     print(json.dumps({"log": log, "steps": steps, "left": left_by([*killed, pid])}))
 
 

@@ -67,8 +67,8 @@ def seed_random(random: ModuleType, seeds: Seeds) -> None:
     def seed(self: object, a: object = None, version: int = 2) -> None:
         original(self, seeds.bits(128) if a is None else a, version)
 
-    random.Random.seed = seed  # type: ignore[attr-defined]
-    random.seed = random._inst.seed
+    random.Random.seed = seed
+    random.seed = random._inst.seed  # type: ignore[attr-defined]
     random.seed(seeds.seed)
 
 
