@@ -341,5 +341,7 @@ def test_the_page_says_what_is_missing_by_the_machines_fault_and_what_cannot_be_
     text = Page(write_report(run_dir)).text
     assert "In the evaluation after 3 scores are missing by the machine's fault. 3 times: The <disk>" in text
     assert "Not repeatable 1 of 2 stored programs that were run twice" in text
+    for path in run_dir.glob("executions.sqlite*"):
+        path.unlink()
     (run_dir / "executions.sqlite").write_text("not a database")
     assert "Not repeatable" not in Page(write_report(run_dir)).text
