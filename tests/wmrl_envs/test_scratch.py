@@ -1,6 +1,7 @@
 """Temporary files: gone with their owner, however it ended, and never taken from one that lives."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wmrl_envs.sandbox import scratch
+from wmrl_envs.sandbox import Job, UnsafeSandbox, scratch
 from wmrl_envs.sandbox.scratch import new_file, remove_leftovers, scratch_folder
 
 ROOT = Path(__file__).parents[2]
@@ -92,3 +93,33 @@ def test_a_file_that_cannot_be_written_whole_is_not_left_behind(temporary):
     with pytest.raises(OSError, match="No space left"):
         write()
     assert list(scratch_folder().iterdir()) == []
+
+
+WRITES = "import os\nopen(os.environ['SUBMISSION_PATH'], 'w').write('id,y\\n')\n"
+
+
+@pytest.fixture
+def data_dir(tmp_path):
+    folder = tmp_path / "competition/public"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_a_folder_that_a_cleaner_removed_is_made_again(temporary, data_dir):
+    sandbox = UnsafeSandbox()
+    shutil.rmtree(scratch_folder())
+    result = sandbox.run(Job(WRITES, data_dir))
+    assert (result.status, result.submission_error) == ("ok", None)
+    assert result.submission_path.read_text() == "id,y\n"
+
+
+def test_no_place_for_the_copy_is_not_a_missing_submission(monkeypatch, data_dir):
+    sandbox = UnsafeSandbox()
+
+    def gone(prefix):
+        raise FileNotFoundError(f"no folder for {prefix}")
+
+    monkeypatch.setattr("wmrl_envs.sandbox.submission.new_file", gone)
+    result = sandbox.run(Job(WRITES, data_dir))
+    assert (result.status, result.submission_error) == ("infrastructure", None)
+    assert "could not be copied" in result.message
