@@ -19,7 +19,12 @@ from wmrl_envs.errors import SandboxError
 from wmrl_envs.evaluation import OutcomeStatus
 from wmrl_envs.sandbox.job import Job, Limits, Result
 from wmrl_envs.sandbox.output import hide_homes
-from wmrl_envs.sandbox.submission import SUBMISSION, RefusedSubmissionError, fetch_submission
+from wmrl_envs.sandbox.submission import (
+    SUBMISSION,
+    NoSubmissionError,
+    RefusedSubmissionError,
+    fetch_submission,
+)
 from wmrl_envs.sandbox.supervise import Ending
 
 __all__ = [
@@ -200,7 +205,7 @@ def conclude(
 def _with_submission(result: Result, folder: int, limits: Limits) -> Result:
     try:
         return dataclasses.replace(result, submission_path=fetch_submission(folder, limits.file_bytes))
-    except FileNotFoundError as error:
+    except NoSubmissionError as error:
         return dataclasses.replace(result, submission_error="no_submission", message=str(error))
     except RefusedSubmissionError as error:
         return dataclasses.replace(result, submission_error="unreadable", message=str(error))

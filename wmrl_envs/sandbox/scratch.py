@@ -25,8 +25,12 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def scratch_folder() -> Path:
-    """This process's own folder, closed to other users."""
-    return _scratch_folder(os.getpid(), tempfile.gettempdir())
+    """This process's own folder, closed to other users; made again where somebody removed it."""
+    folder = _scratch_folder(os.getpid(), tempfile.gettempdir())
+    if not folder.is_dir():
+        _scratch_folder.cache_clear()
+        folder = _scratch_folder(os.getpid(), tempfile.gettempdir())
+    return folder
 
 
 @lru_cache(maxsize=1)

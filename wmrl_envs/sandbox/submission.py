@@ -11,9 +11,13 @@ from typing import BinaryIO
 
 from wmrl_envs.sandbox.scratch import new_file
 
-__all__ = ["SUBMISSION", "RefusedSubmissionError", "fetch_submission"]
+__all__ = ["SUBMISSION", "NoSubmissionError", "RefusedSubmissionError", "fetch_submission"]
 
 SUBMISSION = "submission.csv"
+
+
+class NoSubmissionError(Exception):
+    """The program wrote none. Not a `FileNotFoundError`, which the copy may raise where the machine fails."""
 
 
 class RefusedSubmissionError(Exception):
@@ -31,7 +35,7 @@ def fetch_submission(folder: int, max_bytes: int) -> Path:
         The copy; the caller deletes it.
 
     Raises:
-        FileNotFoundError: There is none.
+        NoSubmissionError: There is none.
         RefusedSubmissionError: There is something that is not safe to open.
     """
     with suppress(OSError):
@@ -39,7 +43,7 @@ def fetch_submission(folder: int, max_bytes: int) -> Path:
     try:
         source = _open_plain_file(folder, max_bytes)
     except FileNotFoundError:
-        raise FileNotFoundError(f"The program wrote no {SUBMISSION}.") from None
+        raise NoSubmissionError(f"The program wrote no {SUBMISSION}.") from None
     except OSError as error:
         raise RefusedSubmissionError(f"{SUBMISSION} was refused: {error.strerror}.") from error
     with os.fdopen(source, "rb") as file:
