@@ -59,14 +59,16 @@ class BuildConfig:
     """Dialogues that the agent is trained on."""
     agent_steps: int = 500
     """Optimiser steps of the agent."""
+    agent_learning_rate: float = 2e-3
+    """Its peak learning rate."""
     world_model_dialogues: int = 40_000
     """Questions that the world model is trained on."""
-    world_model_steps: int = 1700
+    world_model_steps: int = 2150
     """Optimiser steps of the world model, after those of the agent."""
+    world_model_learning_rate: float = 1.5e-3
+    """Its peak learning rate."""
     batch_size: int = 32
     """Dialogues in a step."""
-    learning_rate: float = 1.5e-3
-    """Peak learning rate."""
     seed: int = 0
     """Seed of everything."""
 
@@ -169,7 +171,7 @@ def _train_agent(
     texts = [message["content"] for dialogue in (*corpus[:3000], *questions) for message in dialogue[-3:]]
     tokenizer = train_tokenizer(texts)
     model = new_model(tokenizer, config.seed)
-    _fit("agent", model, tokenizer, corpus, config.agent_steps, config)
+    _fit("agent", model, tokenizer, corpus, (config.agent_steps, config.agent_learning_rate), config)
     _save(model, tokenizer, folder)
     return model, tokenizer
 
@@ -185,7 +187,8 @@ def _train_world_model(
     rng = np.random.default_rng(config.seed + 2)
     share = config.world_model_dialogues // len(executions)
     corpus = [dialogue for kind in executions for dialogue in world_model_dialogues(kind, share, rng)]
-    _fit("world model", model, tokenizer, corpus, config.world_model_steps, config)
+    pace = (config.world_model_steps, config.world_model_learning_rate)
+    _fit("world model", model, tokenizer, corpus, pace, config)
     _save(model, tokenizer, folder)
 
 
@@ -194,17 +197,19 @@ def _fit(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     corpus: Sequence[Sequence[Message]],
-    steps: int,
+    pace: tuple[int, float],
     config: BuildConfig,
 ) -> None:
+    """Train for so many steps with that peak learning rate."""
     from wmrl_agents.policies.tiny_coder.model import encode, train_language_model
 
+    steps, learning_rate = pace
     train_language_model(
         model,
         [encode(tokenizer, dialogue) for dialogue in corpus],
         steps=steps,
         batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
+        learning_rate=learning_rate,
         seed=config.seed,
         report=_Reporter(name, steps),
     )
