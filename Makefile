@@ -1,7 +1,7 @@
 # Everything starts from a fresh clone with nothing but Python 3.11+ (and its venv module):
 #   make train         set up, train the default agent, evaluate it, write the report
 #   make test          set up, then ruff, mypy, import-linter and pytest
-#   make test-docker   the attacks against Docker's sandbox, where an engine runs or root can start one (15 minutes)
+#   make test-docker   the attacks against Docker's sandbox, where an engine runs or root can start one
 #   make train-check   train the default agent and check what it came to
 #   make docs          the documentation as a site, in site/
 #   make clean         remove what the above made, except runs/

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wmrl_envs.errors import ConfigError
+from wmrl_envs.errors import ConfigError, WMRLError
 
 __all__ = ["SharedDatabase"]
 
@@ -23,19 +23,23 @@ class SharedDatabase:
         path: The SQLite file; it and its folder are made if they do not exist. Not on a network file system.
         schema: Statements that make its tables where they are not there.
         what: What the file is, for errors: ``prediction store``.
+        error: Class of the errors.
 
     Raises:
-        ConfigError: The file cannot be opened, or is no database.
+        WMRLError: The file cannot be opened, or is no database; of the class `error`.
     """
 
-    def __init__(self, path: str | Path, schema: str, what: str) -> None:
+    def __init__(
+        self, path: str | Path, schema: str, what: str, error: type[WMRLError] = ConfigError
+    ) -> None:
         self.path = Path(path)
         self.what = what
+        self.error = error
         self._local = threading.local()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"The {what} {path} cannot be made: {error.strerror}.") from error
+        except OSError as problem:
+            raise error(f"The {what} {path} cannot be made: {problem.strerror}.") from problem
         with self.transaction() as connection:
             connection.executescript(schema)
 
@@ -44,13 +48,13 @@ class SharedDatabase:
         """All or nothing, whatever happens in between.
 
         Raises:
-            ConfigError: The file cannot be used.
+            WMRLError: The file cannot be used; of the class `error`.
         """
         try:
             with self._connection() as connection:
                 yield connection
-        except sqlite3.Error as error:
-            raise ConfigError(f"The {self.what} {self.path} cannot be used: {error}.") from error
+        except sqlite3.Error as problem:
+            raise self.error(f"The {self.what} {self.path} cannot be used: {problem}.") from problem
 
     def _connection(self) -> sqlite3.Connection:
         """One connection per thread and process: SQLite's do not survive a fork."""

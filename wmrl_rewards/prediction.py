@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from wmrl_envs.evaluation import Evaluation
+from wmrl_rewards.errors import RewardError
 
-__all__ = ["Prediction", "PredictionRequest", "WorldModel"]
+__all__ = ["Prediction", "PredictionRequest", "WorldModel", "predict_checked"]
 
 
 @dataclass(frozen=True)
@@ -76,3 +77,23 @@ class WorldModel(Protocol):
             One prediction per request, in their order; failures are predictions without a score.
         """
         ...
+
+
+def predict_checked(world_model: WorldModel, requests: Sequence[PredictionRequest]) -> list[Prediction]:
+    """Ask a world model, which may be the user's, and refuse what would be a wrong reward.
+
+    Raises:
+        RewardError: There is not one answer for each request, or a score is not in [0, 1].
+    """
+    predictions = world_model.predict(requests) if requests else []
+    if len(predictions) != len(requests):
+        raise RewardError(
+            f"The world model gave {len(predictions)} answers to {len(requests)} requests; "
+            "check_world_model() tells what else is wrong with it."
+        )
+    for prediction in predictions:
+        if prediction.score is not None and not 0 <= prediction.score <= 1:
+            raise RewardError(
+                f"The world model predicted the score {prediction.score}, which is not in [0, 1]."
+            )
+    return predictions

@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from wmrl_envs.evaluation import Evaluation, Evaluator, Solution
 from wmrl_rewards.errors import RewardError
-from wmrl_rewards.prediction import PredictionRequest, WorldModel
+from wmrl_rewards.prediction import PredictionRequest, WorldModel, predict_checked
 
 if TYPE_CHECKING:
     from wmrl_envs.autoresearch.episode import Episode
@@ -146,17 +146,7 @@ class ReturnScorer:
         """Ask the world model about the whole episodes."""
         if not scorers:
             return []
-        predictions = scorers[0]._world_model.predict([scorer._request() for scorer in scorers])
-        if len(predictions) != len(scorers):
-            raise RewardError(
-                f"The world model gave {len(predictions)} answers to {len(scorers)} requests; "
-                "check_world_model() tells what else is wrong with it."
-            )
-        for prediction in predictions:
-            if prediction.score is not None and not 0 <= prediction.score <= 1:
-                raise RewardError(
-                    f"The world model predicted the score {prediction.score}, which is not in [0, 1]."
-                )
+        predictions = predict_checked(scorers[0]._world_model, [scorer._request() for scorer in scorers])
         return [(prediction.score, prediction.error) for prediction in predictions]
 
     def _request(self) -> PredictionRequest:

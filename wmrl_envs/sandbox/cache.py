@@ -13,14 +13,13 @@ import hashlib
 import json
 import os
 import sqlite3
-import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from wmrl_envs.database import SharedDatabase
 from wmrl_envs.errors import SandboxError
 from wmrl_envs.evaluation import Grade
 from wmrl_envs.sandbox.job import Job, Result
@@ -45,7 +44,6 @@ CREATE TABLE IF NOT EXISTS rechecks (
     same INTEGER NOT NULL
 ) WITHOUT ROWID;
 """
-BUSY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -83,13 +81,10 @@ class ExecutionCache:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._local = threading.local()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._transaction() as connection:
-            connection.executescript(SCHEMA)
+        self._database = SharedDatabase(path, SCHEMA, "execution cache", SandboxError)
 
     def __len__(self) -> int:
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             return int(connection.execute("SELECT COUNT(*) FROM executions").fetchone()[0])
 
     @classmethod
@@ -113,7 +108,7 @@ class ExecutionCache:
         """Count what is stored."""
         status = "SELECT json_extract(result, '$.status') AS s, COUNT(*) FROM executions"
         sums = "SELECT TOTAL(json_extract(result, '$.seconds')), TOTAL(LENGTH(submission)) FROM executions"
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             entries = dict(connection.execute(f"{status} GROUP BY s ORDER BY 2 DESC, s").fetchall())
             grades = connection.execute("SELECT COUNT(*) FROM grades").fetchone()[0]
             seconds, submission_bytes = connection.execute(sums).fetchone()
@@ -127,11 +122,11 @@ class ExecutionCache:
         Returns:
             Number of removed results.
         """
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             removed = connection.execute("DELETE FROM executions").rowcount
             connection.execute("DELETE FROM grades")
             connection.execute("DELETE FROM rechecks")
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return removed
@@ -151,7 +146,7 @@ class ExecutionCache:
     def load(self, key: str) -> Result | None:
         """The stored result; its submission, if any, is a new temporary file that the caller deletes."""
         query = "SELECT result, submission FROM executions WHERE key = ?"
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             row = connection.execute(query, (key,)).fetchone()
         if row is None:
             return None
@@ -169,7 +164,7 @@ class ExecutionCache:
             f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "submission_path"
         }
         submission = result.submission_path and zlib.compress(result.submission_path.read_bytes(), 1)
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             connection.execute(
                 "INSERT OR IGNORE INTO executions VALUES (?, ?, ?)", (key, json.dumps(fields), submission)
             )
@@ -177,7 +172,7 @@ class ExecutionCache:
     def load_grade(self, key: str, grader: str) -> Grade | None:
         """The stored grade of a stored result."""
         query = "SELECT grade FROM grades WHERE key = ? AND grader = ?"
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             row = connection.execute(query, (key, grader)).fetchone()
         return None if row is None else Grade(**json.loads(row[0]))
 
@@ -190,38 +185,20 @@ class ExecutionCache:
             grade: The grade.
         """
         row = (key, grader, json.dumps(dataclasses.asdict(grade)))
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO grades VALUES (?, ?, ?)", row)
 
     def store_recheck(self, key: str, same: bool) -> None:
         """Note whether a second run of a result's program ended alike; once it did not, that stays noted."""
         changed = "ON CONFLICT (key) DO UPDATE SET same = MIN(same, excluded.same)"
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             connection.execute(f"INSERT INTO rechecks VALUES (?, ?) {changed}", (key, int(same)))
 
     def is_repeatable(self, key: str) -> bool | None:
         """Whether a second run ended alike; None if there was none."""
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             row = connection.execute("SELECT same FROM rechecks WHERE key = ?", (key,)).fetchone()
         return None if row is None else bool(row[0])
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, whatever happens in between."""
-        try:
-            with self._connection() as connection:
-                yield connection
-        except sqlite3.Error as error:
-            raise SandboxError(f"The execution cache {self.path} cannot be used: {error}.") from error
-
-    def _connection(self) -> sqlite3.Connection:
-        """One connection per thread and process: SQLite's do not survive a fork."""
-        if getattr(self._local, "pid", None) != os.getpid():
-            self._local.pid = os.getpid()
-            self._local.connection = sqlite3.connect(self.path, timeout=BUSY_S)
-            self._local.connection.execute("PRAGMA journal_mode = WAL")
-            self._local.connection.execute("PRAGMA synchronous = NORMAL")
-        return self._local.connection
 
 
 def _write(compressed: bytes) -> Path:

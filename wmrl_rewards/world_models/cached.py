@@ -19,8 +19,7 @@ import numpy as np
 from wmrl_envs.database import SharedDatabase
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome
-from wmrl_rewards.errors import RewardError
-from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel
+from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel, predict_checked
 
 __all__ = ["CachedWorldModel", "PredictionStore"]
 
@@ -121,14 +120,10 @@ class CachedWorldModel:
         known = self.store.load(name for name in names if name is not None)
         missing = {key: r for key, r in zip(keys, requests, strict=True) if key not in known}
         if missing:
-            predictions = self.world_model.predict(list(missing.values()))
-            if len(predictions) != len(missing):
-                raise RewardError(
-                    f"The world model gave {len(predictions)} answers to {len(missing)} requests; "
-                    "check_world_model() tells what else is wrong with it."
-                )
+            predictions = predict_checked(self.world_model, list(missing.values()))
             new = dict(zip(missing, predictions, strict=True))
-            self.store.store({key: one for key, one in new.items() if key in names})
+            named = set(names)
+            self.store.store({key: one for key, one in new.items() if key in named})
             known |= new
         return [known[key] for key in keys]
 

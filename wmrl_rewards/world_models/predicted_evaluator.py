@@ -8,8 +8,7 @@ from dataclasses import replace
 from wmrl_envs.autoresearch.competition import Competition, Half, load_competition
 from wmrl_envs.autoresearch.prompts import task_text
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, Solution
-from wmrl_rewards.errors import RewardError
-from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel
+from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel, predict_checked
 
 __all__ = ["PredictedEvaluator", "prediction_request"]
 
@@ -46,12 +45,7 @@ class PredictedEvaluator:
             prediction's; a prediction without a score gives one without an outcome, and says why.
         """
         requests = [prediction_request(solution, self.half) for solution in solutions]
-        predictions = self.world_model.predict(requests) if requests else []
-        if len(predictions) != len(requests):
-            raise RewardError(
-                f"The world model gave {len(predictions)} answers to {len(requests)} requests; "
-                "check_world_model() tells what else is wrong with it."
-            )
+        predictions = predict_checked(self.world_model, requests)
         return [_evaluation(prediction) for prediction in predictions]
 
 
@@ -78,8 +72,6 @@ def _evaluation(prediction: Prediction) -> Evaluation:
         return Evaluation(
             None, source="world_model", error=prediction.error or "The world model gave no score."
         )
-    if not 0 <= score <= 1:
-        raise RewardError(f"The world model predicted the score {score}, which is not in [0, 1].")
     if outcome is not None and outcome.score == score:
         return replace(outcome, source="world_model")
     # A score averaged over samples is that of no single outcome; the words of one that was graded can stay.
