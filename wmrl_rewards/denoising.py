@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from wmrl_envs.errors import ConfigError
 from wmrl_rewards.errors import RewardError
+from wmrl_rewards.fusion import all_equal
 
 __all__ = ["AnchorWeight"]
 
@@ -69,7 +70,7 @@ class AnchorWeight:
             )
         present = ~(np.isnan(predictions) | np.isnan(truths))
         predictions, truths = predictions[present], truths[present]
-        if truths.size < 2 or np.ptp(truths) == 0:
+        if truths.size < 2 or all_equal(truths):
             return
         self._groups.append((float(np.var(predictions - truths)), float(np.var(truths))))
         self._num_informative += 1

@@ -27,11 +27,27 @@ from numpy.typing import ArrayLike, NDArray
 from wmrl_envs.evaluation import Source
 from wmrl_rewards.errors import RewardError
 
-__all__ = ["FUSION_METHODS", "FusionMethod", "fuse", "group_scale", "score_matrix"]
+__all__ = ["FUSION_METHODS", "FusionMethod", "all_equal", "fuse", "group_scale", "score_matrix"]
 
 FusionMethod = Literal["inverse_variance", "anchors_alone", "rectified"]
 FUSION_METHODS: tuple[FusionMethod, ...] = ("inverse_variance", "anchors_alone", "rectified")
 Floats = NDArray[np.float64]
+# Scores this close, relative to the largest, differ by what single precision leaves of equal ones (8 ulp).
+_RESIDUE = 8 * float(np.finfo(np.float32).eps)
+
+
+def all_equal(scores: ArrayLike) -> bool:
+    """Whether the scores of a group differ by no more than rounding does; True if fewer than two are there.
+
+    Args:
+        scores: Scores of the members, shape (n,); NaN where missing.
+
+    Example:
+        >>> all_equal([0.1 + 0.2, 0.3, float("nan")]), all_equal([0.3, 0.300001])
+        (True, False)
+    """
+    row = np.asarray(scores, dtype=np.float64)
+    return not bool(_differing(row[None], np.abs(row[None]))[0])
 
 
 def fuse(
@@ -55,7 +71,9 @@ def fuse(
 
     Returns:
         Array a of shape (m, n). A missing member gets 0, and its group's mean and 1/n run over the members
-        left; a group with fewer than two left gets 0 and does not count in any sum of groups.
+        left; a group with fewer than two left gets 0 and does not count in any sum of groups. A group whose
+        scores are all equal, up to rounding in single precision, gets 0 and does count: its mean gradient is
+        known to be 0.
 
     Raises:
         RewardError: Shapes do not agree, a score is infinite, a source is unknown, or rho is not positive.
@@ -75,7 +93,7 @@ def fuse(
     else:
         raise RewardError(f"The fusion must be one of {', '.join(FUSION_METHODS)}, not {method!r}.")
     scores = np.where(anchors[:, None], real_scores, calibrated_scores)
-    return _weighted_mean(scores, weights)
+    return _weighted_mean(scores, weights, np.abs(scores))
 
 
 def group_scale(sources: Sequence[Source], rho: float) -> Floats:
@@ -95,18 +113,36 @@ def group_scale(sources: Sequence[Source], rho: float) -> Floats:
     return np.asarray(weights * (len(weights) / weights.sum()))
 
 
-def _weighted_mean(scores: Floats, weights: Floats) -> Floats:
-    """Coefficients of Σ_k w_k ĝ_k / Σ_k w_k over the groups with at least two members."""
+def _differing(scores: Floats, sizes: Floats) -> NDArray[np.bool_]:
+    """Which groups' scores differ by more than rounding in numbers of these sizes; shape (m,)."""
+    present = ~np.isnan(scores)
+    lowest = np.where(present, scores, np.inf).min(axis=1, initial=np.inf)
+    highest = np.where(present, scores, -np.inf).max(axis=1, initial=-np.inf)
+    largest = np.where(present, sizes, 0.0).max(axis=1, initial=0.0)
+    with np.errstate(invalid="ignore"):  # nothing is there at all
+        return np.asarray(highest - lowest > _RESIDUE * largest)
+
+
+def _weighted_mean(scores: Floats, weights: Floats, sizes: Floats) -> Floats:
+    """Coefficients of Σ_k w_k ĝ_k / Σ_k w_k over the groups with at least two members.
+
+    Args:
+        scores: Shape (m, n), NaN where missing.
+        weights: Shape (m,).
+        sizes: Sizes of the numbers that the scores were made from, shape (m, n).
+    """
     present = ~np.isnan(scores)
     usable = present.sum(axis=1) >= 2
     total = weights[usable].sum()
     if total == 0:
         return np.zeros_like(scores)
     members = np.maximum(present.sum(axis=1, keepdims=True), 1)
-    # Centring on the lowest score first makes the advantages of equal scores exactly 0, not a rounding error.
+    # Centring on the lowest score first makes the advantages of equal scores exactly 0, not a rounding error,
+    # and what had rounding errors before it came here is told from real differences by its size.
     lowest = np.where(present, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     shifted = np.where(present, scores - lowest, 0.0)
-    advantages = np.where(present, shifted - shifted.sum(axis=1, keepdims=True) / members, 0.0)
+    centred = shifted - shifted.sum(axis=1, keepdims=True) / members
+    advantages = np.where(present & _differing(scores, sizes)[:, None], centred, 0.0)
     return np.asarray(np.where(usable, weights / total, 0.0)[:, None] * advantages / members)
 
 
@@ -116,7 +152,9 @@ def _rectified(anchors: NDArray[np.bool_], real: Floats, calibrated: Floats, cor
     calibrated = np.where(anchors[:, None], both, calibrated)
     difference = np.where(anchors[:, None], real - calibrated, np.nan)
     everyone = np.ones(len(anchors))
-    return _weighted_mean(calibrated, everyone) + correction * _weighted_mean(difference, everyone)
+    sizes = np.fmax(np.abs(real), np.abs(calibrated))
+    plain = _weighted_mean(calibrated, everyone, np.abs(calibrated))
+    return plain + correction * _weighted_mean(difference, everyone, sizes)
 
 
 def _anchors(sources: Sequence[Source], rho: float) -> NDArray[np.bool_]:

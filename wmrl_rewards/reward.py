@@ -24,7 +24,7 @@ from wmrl_rewards.anchors import AnchorSampler
 from wmrl_rewards.debiasing import DebiasingMethod, IsotonicDebiaser
 from wmrl_rewards.denoising import AnchorWeight
 from wmrl_rewards.errors import RewardError
-from wmrl_rewards.fusion import FusionMethod, fuse, score_matrix
+from wmrl_rewards.fusion import FusionMethod, all_equal, fuse, score_matrix
 from wmrl_rewards.groups import GroupStream
 from wmrl_rewards.pairs import Pair, PairPool
 
@@ -261,15 +261,10 @@ class WorldModelReward:
 
 def _share_flattened(predicted: Floats, calibrated: Floats) -> float | None:
     """Share of the groups with different predictions whose calibrated scores are all equal."""
-    differing = [k for k, row in enumerate(predicted) if _differ(row)]
+    differing = [k for k, row in enumerate(predicted) if not all_equal(row)]
     if not differing:
         return None
-    return sum(not _differ(calibrated[k]) for k in differing) / len(differing)
-
-
-def _differ(scores: Floats) -> bool:
-    present = scores[~np.isnan(scores)]
-    return present.size > 1 and bool(np.ptp(present) > 0)
+    return sum(all_equal(calibrated[k]) for k in differing) / len(differing)
 
 
 def _mean_or_none(values: Floats) -> float | None:

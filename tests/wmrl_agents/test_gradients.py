@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.stubs import TabularPolicy, TokenEvaluator, tiny_language_model
 from wmrl_agents.grpo.config import GRPOConfig
-from wmrl_agents.grpo.gradients import accumulate_gradients
+from wmrl_agents.grpo.gradients import GradientStatistics, accumulate_gradients, micro_batches
 from wmrl_agents.grpo.parts import Parts
 from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.policies.base import Sample
@@ -189,3 +191,165 @@ def test_mismatch_is_the_gap_between_training_and_sampling(tabular):
 def test_lengths_must_agree(tabular):
     with pytest.raises(ValueError, match="as many coefficients"):
         accumulate_gradients(tabular, tabular.sample([tabular.begin("", "")], seed=0), [1.0, 2.0])
+
+
+def gradient_of(policy, samples, coefficients, **settings):
+    """What `accumulate_gradients` adds, as one vector, and its statistics."""
+    for parameter in policy.parameters():
+        parameter.grad = None
+    statistics = accumulate_gradients(policy, samples, coefficients, **settings)
+    return flat(parameter.grad for parameter in policy.parameters()).clone(), statistics
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), max_size=30),
+    micro_batch=st.integers(1, 9),
+    budget=st.none() | st.integers(1, 200),
+)
+def test_micro_batches_hold_each_trajectory_once_within_their_limits(lengths, micro_batch, budget):
+    batches = micro_batches(lengths, micro_batch, budget)
+    assert sorted(j for rows in batches for j in rows) == list(range(len(lengths)))
+    for rows in batches:
+        assert 1 <= len(rows) <= micro_batch
+        padded = len(rows) * max(lengths[j] for j in rows)
+        assert budget is None or len(rows) == 1 or padded <= budget
+
+
+@pytest.mark.parametrize("budget", [1, 40, 100, 10_000])
+@pytest.mark.parametrize("kind", ["tabular", "language_model"])
+def test_a_token_budget_changes_no_gradient(kind, budget, request):
+    policy = request.getfixturevalue(kind)
+    samples = [sample for group in trajectories(policy, seed=5) for sample in group]
+    coefficients = fuse(SOURCES, group_scores(), group_scores(), RHO).ravel().tolist()
+    settings = {"reference": policy.frozen_copy(), "kl_coefficient": 0.1, "entropy_coefficient": 0.1}
+    expected, _ = gradient_of(policy, samples, coefficients, micro_batch=1, **settings)
+    found, _ = gradient_of(
+        policy, samples, coefficients, micro_batch=12, micro_batch_tokens=budget, **settings
+    )
+    assert float((found - expected).norm() / expected.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 20])
+def test_shares_add_up_to_the_whole(tabular, count):
+    samples = [sample for group in trajectories(tabular, seed=5) for sample in group]
+    coefficients = fuse(SOURCES, group_scores(), group_scores(), RHO).ravel().tolist()
+    settings = {
+        "reference": TabularPolicy(),
+        "kl_coefficient": 0.1,
+        "entropy_coefficient": 0.1,
+        "micro_batch": 2,
+    }
+    expected, whole = gradient_of(tabular, samples, coefficients, **settings)
+    tabular.table.grad = None
+    parts = [
+        accumulate_gradients(tabular, samples, coefficients, share=(number, count), **settings)
+        for number in range(count)
+    ]
+    assert torch.allclose(flat([tabular.table.grad]), expected, rtol=1e-12, atol=1e-15)
+    added = sum(parts, GradientStatistics())
+    assert added.tokens == whole.tokens
+    for name in ("kl", "entropy", "mismatch", "sequence_mismatch"):
+        assert getattr(added, name) == pytest.approx(getattr(whole, name), rel=1e-12, abs=1e-15)
+
+
+def test_sequence_mean_divides_every_term_by_own_tokens_only(tabular):
+    """One trajectory of 3 own and 4 foreign tokens: its gradient is a third of that of the sum."""
+    sample = Sample((6, 1, 2, 7, 7, 6, 5), (False, True, True, False, False, False, True), (0.0,) * 7)
+    settings = {"reference": TabularPolicy(), "kl_coefficient": 0.3, "entropy_coefficient": 0.2}
+    whole, _ = gradient_of(tabular, [sample], [0.7], **settings)
+    mean, _ = gradient_of(tabular, [sample], [0.7], loss_reduction="sequence_mean", **settings)
+    assert torch.allclose(mean, whole / 3, rtol=1e-12)
+
+
+def three_states(logits):
+    """A policy that says one of three things, then ends; the other rows of its table never count."""
+    table = torch.full((8, 6), -1e4, dtype=torch.float64)
+    table[6, :3] = torch.tensor(logits, dtype=torch.float64)
+    return TabularPolicy(table)
+
+
+def test_the_gradient_of_kl_is_the_analytic_one():
+    """d KL(p || q) / d z_v = p_v (log p_v / q_v - KL) for a softmax p over three states with logits z."""
+    policy, reference = three_states([0.3, -0.5, 1.1]), three_states([-0.2, 0.4, 0.1])
+    p, q = policy.table[6, :3].detach().softmax(0), reference.table[6, :3].detach().softmax(0)
+    kl = float((p * (p / q).log()).sum())
+    sample = Sample((6, 1), (False, True), (0.0, float(p[1].log())))
+    settings = {"reference": reference, "kl_coefficient": 1.0}
+    _, statistics = gradient_of(policy, [sample], [0.0], **settings)
+    assert statistics.kl == pytest.approx(kl, rel=1e-12)
+    analytic = p * ((p / q).log() - kl)
+    assert torch.allclose(policy.table.grad[6, :3], analytic, rtol=1e-10)
+
+
+def test_the_gradient_of_entropy_is_the_analytic_one():
+    """d H / d z_v = -p_v (log p_v + H), and the bonus is maximised."""
+    policy = three_states([0.3, -0.5, 1.1])
+    p = policy.table[6, :3].detach().softmax(0)
+    entropy = float(-(p * p.log()).sum())
+    _, statistics = gradient_of(
+        policy, [Sample((6, 2), (False, True), (0.0, float(p[2].log())))], [0.0], entropy_coefficient=1.0
+    )
+    assert statistics.entropy == pytest.approx(entropy, rel=1e-12)
+    assert torch.allclose(policy.table.grad[6, :3], p * (p.log() + entropy), rtol=1e-10)
+
+
+def test_no_coefficient_touches_kl_and_entropy(tabular):
+    """The gradient with both parts is the sum of each alone, whatever the coefficients are."""
+    samples = [sample for group in trajectories(tabular, seed=2) for sample in group]
+    settings = {"reference": TabularPolicy(), "kl_coefficient": 0.3, "entropy_coefficient": 0.1}
+    coefficients = fuse(SOURCES, group_scores(), group_scores(), RHO).ravel().tolist()
+    together, _ = gradient_of(tabular, samples, coefficients, **settings)
+    alone, _ = gradient_of(tabular, samples, coefficients)
+    held, _ = gradient_of(tabular, samples, [0.0] * 12, **settings)
+    assert torch.allclose(together, alone + held, rtol=1e-10, atol=1e-14)
+
+
+def clipped_gradient(policy, samples, coefficients, low, high):
+    """PPO's clipped surrogate, token by token: a ratio past its bound on the gaining side gives nothing."""
+    total = 0
+    for sample, a in zip(samples, coefficients, strict=True):
+        new = policy.log_probs([sample])[0]
+        for position, own in enumerate(sample.mask[1:]):
+            ratio = float((new[position].detach() - sample.log_probs[position + 1]).exp())
+            bound = ratio > 1 + high if a > 0 else ratio < 1 - low
+            if own and not bound:
+                (grad,) = torch.autograd.grad(new[position], [policy.table], retain_graph=True)
+                total = total - a * ratio * grad
+    return total.reshape(-1)
+
+
+def test_clipping_takes_the_gradient_of_tokens_that_have_moved_far_enough(tabular):
+    samples = [sample for group in trajectories(tabular, seed=2) for sample in group]
+    coefficients = fuse(SOURCES, group_scores(), group_scores(), RHO).ravel().tolist()
+    moved = TabularPolicy(
+        tabular.table.detach() + 0.5 * torch.randn(8, 6, dtype=torch.float64, generator=torch.manual_seed(1))
+    )
+    expected = clipped_gradient(moved, samples, coefficients, 0.2, 0.3)
+    found, statistics = gradient_of(moved, samples, coefficients, clip=(0.2, 0.3))
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-13)
+    assert 0 < statistics.clipped < statistics.tokens
+    assert not torch.allclose(found, gradient_of(moved, samples, coefficients, clip=(1e3, 1e3))[0])
+
+
+def test_clipping_changes_nothing_for_the_policy_that_sampled(tabular):
+    samples = [sample for group in trajectories(tabular, seed=2) for sample in group]
+    coefficients = fuse(SOURCES, group_scores(), group_scores(), RHO).ravel().tolist()
+    expected, _ = gradient_of(tabular, samples, coefficients)
+    found, statistics = gradient_of(tabular, samples, coefficients, clip=(0.2, 0.2))
+    assert torch.allclose(found, expected, rtol=1e-10, atol=1e-14)
+    assert statistics.clipped == 0
+
+
+def test_the_mismatch_of_a_whole_trajectory_adds_up_over_its_tokens(tabular):
+    """A hundredth a token is little; over many tokens it is not, and that is told apart."""
+    (fresh,) = tabular.sample([tabular.begin("", "")], seed=3)
+    own = fresh.num_own_tokens
+    assert own > 1
+    shifted = Sample(
+        fresh.token_ids,
+        fresh.mask,
+        tuple(p + 0.01 * m for p, m in zip(fresh.log_probs, fresh.mask, strict=True)),
+    )
+    _, statistics = gradient_of(tabular, [shifted], [0.0])
+    assert statistics.mismatch == pytest.approx(0.01)
+    assert statistics.sequence_mismatch == pytest.approx(0.01 * own)

@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from wmrl_envs.errors import WMRLError
 from wmrl_rewards import fuse, group_scale
-from wmrl_rewards.fusion import FUSION_METHODS
+from wmrl_rewards.fusion import FUSION_METHODS, all_equal
 
 NAN = np.nan
 
@@ -201,3 +201,47 @@ def test_the_scale_of_groups_worked_out_by_hand():
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(WMRLError, match=message):
         fuse(*arguments)
+
+
+SINGLE = np.float32
+RESIDUES = {
+    "a sum in double precision": [0.1 + 0.2, 0.3, 0.3],
+    "single beside double precision": [float(SINGLE(0.3)), 0.3, 0.1 + 0.2],
+    "a mean of seven equal values": [float(np.full(7, SINGLE(0.1)).sum(dtype=SINGLE) / SINGLE(7)), 0.1, 0.1],
+    "a third, three ways": [1 / 3, float(SINGLE(1) / SINGLE(3)), 1 - 2 / 3],
+}
+
+
+@pytest.mark.parametrize("method", ["inverse_variance", "rectified"])
+@pytest.mark.parametrize("source", ["real", "world_model"])
+@pytest.mark.parametrize("scores", RESIDUES.values(), ids=RESIDUES)
+def test_what_rounding_leaves_of_equal_scores_is_no_advantage(scores, source, method):
+    assert len(set(scores)) > 1
+    assert all_equal(scores)
+    other = "world_model" if source == "real" else "real"
+    array = np.array([scores, [0.2, 0.5, 0.8]])
+    found = fuse([source, other], array, array, 2.0, method=method)
+    assert found[0].tolist() == [0.0, 0.0, 0.0]
+    assert np.abs(found[1]).max() > 0.03
+
+
+def test_rectified_takes_no_advantage_from_rounding_between_the_two_scores():
+    real, calibrated = np.array([[0.3, 0.7, 0.9]]), np.array([[0.1 + 0.2, float(SINGLE(0.7)), 0.9]])
+    with_correction = fuse(["real"], real, calibrated, 1.0, method="rectified", correction=1.0)
+    without = fuse(["real"], real, calibrated, 1.0, method="rectified", correction=0.0)
+    assert (with_correction == without).all()
+
+
+def test_small_true_differences_stay():
+    """A thousandth of a percentile counts, and so do scores that are small altogether."""
+    scores = np.array([[0.5, 0.50001], [3e-9, 1e-9]])
+    found = fuse(["real", "real"], scores, scores, 1.0)
+    assert found == pytest.approx(np.array([[-0.5e-5, 0.5e-5], [1e-9, -1e-9]]) / 4, rel=1e-6)
+
+
+def test_a_group_of_equal_scores_counts_and_a_lost_one_does_not():
+    nan = float("nan")
+    spread, equal, lost = [0.0, 1.0], [0.5, 0.5], [0.5, nan]
+    alone = fuse(["real"], [spread], [spread], 1.0)[0]
+    assert fuse(["real"] * 2, [spread, equal], [spread, equal], 1.0)[0].tolist() == (alone / 2).tolist()
+    assert fuse(["real"] * 2, [spread, lost], [spread, lost], 1.0)[0].tolist() == alone.tolist()

@@ -16,6 +16,7 @@ from wmrl_agents.grpo.gradients import GradientStatistics
 from wmrl_agents.grpo.rollouts import Group, Trajectory
 from wmrl_agents.grpo.scores import StepScores
 from wmrl_envs.evaluation import Evaluation
+from wmrl_rewards.fusion import all_equal
 
 __all__ = ["machine_failures", "step_metrics"]
 
@@ -70,6 +71,7 @@ def step_metrics(
         "kl": gradient.kl,
         "entropy": gradient.entropy,
         "logp_mismatch": gradient.mismatch,
+        "logp_mismatch_trajectory": gradient.sequence_mismatch,
         "grad_norm": grad_norm,
         "seconds_executing": sum(e.outcome.seconds for e in executed if e.outcome is not None),
     }
@@ -115,6 +117,6 @@ def _equal_groups(scores: StepScores, which: NDArray[np.bool_]) -> dict[str, int
     """Groups without any advantage, because all of their members failed, or did equally well."""
     raw = np.where(np.isnan(scores.real), scores.predicted, scores.real)[which]
     present = [row[~np.isnan(row)] for row in raw]
-    equal = [float(row[0]) for row in present if row.size and np.ptp(row) == 0]
+    equal = [float(row[0]) for row in present if row.size and all_equal(row)]
     failed = sum(score == 0 for score in equal)
     return {"failed": failed, "solved": len(equal) - failed}
