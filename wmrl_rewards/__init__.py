@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
     from wmrl_rewards.world_models.learned import LearnedWorldModel
     from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
+    from wmrl_rewards.world_models.robometer import RobometerWorldModel
+    from wmrl_rewards.world_models.robometer_server import RobometerServer
     from wmrl_rewards.wrapper import WorldModelRewardWrapper
 
 __all__ = [
@@ -41,6 +43,8 @@ __all__ = [
     "Prediction",
     "PredictionRequest",
     "RewardError",
+    "RobometerServer",
+    "RobometerWorldModel",
     "WorldModel",
     "WorldModelReward",
     "WorldModelRewardWrapper",
@@ -63,6 +67,8 @@ _LAZY = {
     "LanguageModelWorldModel": "wmrl_rewards.world_models.language_model",
     "LearnedWorldModel": "wmrl_rewards.world_models.learned",
     "PredictedEvaluator": "wmrl_rewards.world_models.predicted_evaluator",
+    "RobometerServer": "wmrl_rewards.world_models.robometer_server",
+    "RobometerWorldModel": "wmrl_rewards.world_models.robometer",
     "WorldModelRewardWrapper": "wmrl_rewards.wrapper",
     "WorldModelVectorRewardWrapper": "wmrl_rewards.vector_wrapper",
 }

@@ -14,9 +14,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from wmrl_envs.errors import SandboxError
+from wmrl_envs.errors import SandboxError, WMRLError
 
-__all__ = ["Check", "check_disk", "check_docker", "check_packages", "check_python", "check_sandbox", "main"]
+__all__ = [
+    "Check",
+    "check_disk",
+    "check_docker",
+    "check_packages",
+    "check_python",
+    "check_robometer",
+    "check_sandbox",
+    "main",
+]
 
 GIB = 1 << 30
 OLDEST_PYTHON = (3, 11)
@@ -52,14 +61,21 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="wmrl doctor", description="Say what this machine can do, and lacks."
     )
-    parser.parse_args(arguments)
+    parser.add_argument("--robometer", metavar="DIR", help="check a folder of Robometer's weights instead")
+    parser.add_argument("--tokenizer", metavar="DIR", help="folder of the tokenizer, if it is another one")
+    options = parser.parse_args(arguments)
     looks: list[Callable[[], Iterator[Check]]] = [
         lambda: iter([check_python()]),
         lambda: iter(check_packages()),
-        check_sandbox,
-        lambda: iter([check_docker()]),
-        lambda: (check_disk(name, folder) for name, folder in _places().items()),
     ]
+    if options.robometer is not None:
+        looks.append(lambda: check_robometer(options.robometer, options.tokenizer))
+    else:
+        looks += [
+            check_sandbox,
+            lambda: iter([check_docker()]),
+            lambda: (check_disk(name, folder) for name, folder in _places().items()),
+        ]
     failed = False
     for check in (check for look in looks for check in look()):
         failed |= check.status == "error"
@@ -145,3 +161,44 @@ def check_disk(name: str, folder: Path, enough_bytes: int = ENOUGH_BYTES) -> Che
     if free < enough_bytes:
         return Check("warning", name, f"{found}: a long run may need more.")
     return Check("ok", name, found)
+
+
+def check_robometer(directory: str, tokenizer: str | None = None) -> Iterator[Check]:
+    """Whether a folder holds a Robometer: configuration, names and shapes, tokenizer, a forward pass.
+
+    Args:
+        directory: The folder.
+        tokenizer: Where its tokenizer is, if not there.
+    """
+    import numpy as np
+
+    from wmrl_rewards.prediction import PredictionRequest
+    from wmrl_rewards.world_models.robometer import RobometerWorldModel
+    from wmrl_rewards.world_models.robometer_checkpoint import read_settings, weight_faults
+
+    try:
+        settings = read_settings(directory)
+    except WMRLError as error:
+        yield Check("error", "configuration", str(error))
+        return
+    layers = settings.backbone.text_config.num_hidden_layers
+    yield Check("ok", "configuration", f"Qwen3-VL with {layers} layers, {settings.bins} bins of progress")
+    faults = list(weight_faults(directory, settings))
+    yield from (Check("error", "weights", fault) for fault in faults)
+    if faults:
+        return
+    yield Check("ok", "weights", "every name and shape is as it should be")
+    try:
+        model = RobometerWorldModel(directory, tokenizer=tokenizer)
+    except WMRLError as error:
+        yield Check("error", "tokenizer", str(error))
+        return
+    yield Check("ok", "tokenizer", "its tokens are in the order of the embeddings")
+    grey = np.linspace(0, 255, 8, dtype=np.uint8)[:, None, None, None]
+    frames = np.broadcast_to(grey, (8, 128, 128, 3)).copy()
+    (seen,) = model.progress([PredictionRequest("make the picture white", frames=frames)])
+    if seen.error:
+        yield Check("error", "forward pass", seen.error)
+        return
+    values = " ".join(f"{value:.2f}" for value in seen.values)
+    yield Check("ok", "forward pass", f"progress of eight frames from black to white: {values}")

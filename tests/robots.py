@@ -1,0 +1,132 @@
+"""Tiny random checkpoints in the formats of published robot models, and rollouts to show them."""
+
+import json
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+QWEN_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+BYTES = 256
+ROBOMETER_TOKENS = (
+    "<|split_token|>",
+    "<|reward_token|>",
+    "<|pref_token|>",
+    "<|sim_token|>",
+    "<|prog_token|>",
+)
+
+
+def byte_tokenizer(*added):
+    """A tokenizer of bytes with Qwen's control tokens behind them, then ``added``."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens([*QWEN_TOKENS, *added])  # before pad and eos are named, which would come first
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+
+
+def randomise(module, seed, spread=0.3):
+    """Weights large enough that everything in a network matters to its output."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(module.named_parameters()):
+            parameter.normal_(0, spread, generator=generator)
+            if parameter.ndim == 1 and name.endswith("weight"):  # scales of normalisations
+                parameter.add_(1)
+
+
+def vlm_config():
+    """As published configurations have it: rope in the older fields."""
+    return {
+        "model_type": "qwen3_vl",
+        "image_token_id": BYTES + 5,
+        "video_token_id": BYTES + 6,
+        "vision_start_token_id": BYTES + 3,
+        "vision_end_token_id": BYTES + 4,
+        "tie_word_embeddings": True,
+        "text_config": {
+            "model_type": "qwen3_vl_text",
+            "vocab_size": BYTES + len(QWEN_TOKENS) + len(ROBOMETER_TOKENS),
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 5000000,
+            "rope_scaling": {
+                "mrope_interleaved": True,
+                "mrope_section": [4, 2, 2],
+                "rope_type": "default",
+            },
+        },
+        "vision_config": {
+            "model_type": "qwen3_vl",
+            "depth": 3,
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_heads": 2,
+            "patch_size": 4,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "out_hidden_size": 32,
+            "num_position_embeddings": 25,
+            "deepstack_visual_indexes": [0, 1],
+        },
+    }
+
+
+def tiny_robometer(directory, *, layout="lerobot", seed=0):
+    """A Robometer folder; returns the state dict in the names of the file."""
+    given = vlm_config()
+    config = Qwen3VLConfig(**{key: value for key, value in given.items() if key != "model_type"})
+    body = Qwen3VLForConditionalGeneration(config)
+    network = torch.nn.ModuleDict({"model": body})
+    for name, outputs in (("progress_head", 10), ("preference_head", 1), ("success_head", 1)):
+        network[name] = torch.nn.Sequential(
+            torch.nn.Linear(32, 16),
+            torch.nn.LayerNorm(16),
+            torch.nn.GELU(),
+            torch.nn.Dropout(0.1),
+            torch.nn.Linear(16, outputs),
+        )
+    network["frame_pool_attn"] = torch.nn.Linear(32, 1, bias=False)
+    randomise(network, seed)
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    if layout == "original":
+        state = {name.replace("model.model.", "model."): value for name, value in state.items()}
+        del state["model.lm_head.weight"]
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file(state, directory / "model.safetensors")
+    settings = {
+        "type": "robometer",
+        "base_model_id": "Qwen/Qwen3-VL-4B-Instruct",
+        "torch_dtype": "float32",
+        "use_multi_image": True,
+        "use_per_frame_progress_token": True,
+        "progress_loss_type": "discrete",
+        "progress_discrete_bins": 10,
+        "vlm_config": given,
+    }
+    (directory / "config.json").write_text(json.dumps(settings))
+    byte_tokenizer(*ROBOMETER_TOKENS).save_pretrained(directory)
+    return state
+
+
+def rollout(seed, length=11, height=16, width=24):
+    """Frames of noise: uint8 (length, height, width, 3)."""
+    return np.random.default_rng(seed).integers(0, 256, (length, height, width, 3), dtype=np.uint8)
