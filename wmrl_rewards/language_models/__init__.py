@@ -5,13 +5,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling
+from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling, takes_schema
 
 if TYPE_CHECKING:
     from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
     from wmrl_rewards.language_models.openai_client import OpenAIModel
 
-__all__ = ["Generation", "HuggingFaceModel", "LanguageModel", "Message", "OpenAIModel", "Sampling"]
+__all__ = [
+    "Generation",
+    "HuggingFaceModel",
+    "LanguageModel",
+    "Message",
+    "OpenAIModel",
+    "Sampling",
+    "takes_schema",
+]
 
 _LAZY = {
     "HuggingFaceModel": "wmrl_rewards.language_models.hugging_face",

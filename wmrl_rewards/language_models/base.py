@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypedDict, runtime_checkable
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from wmrl_envs.errors import ConfigError
 
-__all__ = ["Generation", "LanguageModel", "Message", "Sampling"]
+__all__ = ["Generation", "LanguageModel", "Message", "Sampling", "takes_schema"]
 
 
 class Message(TypedDict):
@@ -28,6 +28,8 @@ class Sampling:
         temperature: 0 means greedy.
         top_p: Nucleus mass; 1 samples from the whole distribution.
         seed: Seed of the sampling; None draws a fresh one.
+        schema: JSON schema that a reply has to follow. It binds where the engine can bind it (see
+            `takes_schema`), and is left out elsewhere: a reply may always be something else.
 
     Raises:
         ConfigError: A number is out of its range.
@@ -37,6 +39,7 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
+    schema: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -71,7 +74,10 @@ class Generation:
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """A chat model behind any engine."""
+    """A chat model behind any engine.
+
+    An engine that can bind replies to `Sampling.schema` has an attribute ``takes_schema`` that is true.
+    """
 
     def generate(
         self, conversations: Sequence[Sequence[Message]], sampling: Sampling, samples: int = 1
@@ -82,3 +88,8 @@ class LanguageModel(Protocol):
     def count_tokens(self, text: str) -> int:
         """Number of tokens of a text under this model's tokenizer."""
         ...
+
+
+def takes_schema(model: LanguageModel) -> bool:
+    """Whether a model's engine says that it can bind replies to a JSON schema."""
+    return bool(getattr(model, "takes_schema", False))

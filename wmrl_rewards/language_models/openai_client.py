@@ -32,6 +32,7 @@ __all__ = ["OpenAIModel"]
 
 _WORTH_A_RETRY = (408, 409, 425, 429, 500, 502, 503, 504)
 _WRONG_SETTINGS = (401, 403, 404)
+_REFUSED_SCHEMA = (400, 422, 501)
 _LONGEST_PAUSE_S = 60.0
 _MAX_REPLY_BYTES = 64 * 2**20
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -47,6 +48,9 @@ class OpenAIModel:
     pauses of random length, or the pause that it asks for. What fails in the end gives a generation with an
     ``error``.
 
+    A JSON schema is sent as ``response_format``. Where a server refuses such a request and takes the same one
+    without a schema, it is asked without one from then on.
+
     Args:
         base_url: Address up to and with the version, for example ``http://127.0.0.1:8000/v1``; or several.
         model: Name of the model there.
@@ -56,6 +60,7 @@ class OpenAIModel:
         max_concurrency: Requests in flight at most, at all servers together.
         extra: Further fields of the request's body, for example
             ``{"chat_template_kwargs": {"enable_thinking": False}}``.
+        takes_schema: Whether to send JSON schemas; False never does.
 
     Raises:
         ConfigError: A setting is wrong, or the environment variable is not set.
@@ -72,6 +77,7 @@ class OpenAIModel:
         max_retries: int = 4,
         max_concurrency: int = 16,
         extra: Mapping[str, Any] | None = None,
+        takes_schema: bool = True,
     ) -> None:
         self.base_urls = [base_url] if isinstance(base_url, str) else list(base_url)
         for url in self.base_urls or [""]:
@@ -92,7 +98,9 @@ class OpenAIModel:
         self.max_retries = max_retries
         self.max_concurrency = max_concurrency
         self.extra = dict(extra or {})
+        self.takes_schema = takes_schema
         self._api_key_env = api_key_env
+        self._without_schema: set[str] = set()  # addresses of servers that refused one
 
     @property
     def fingerprint(self) -> str:
@@ -133,6 +141,9 @@ class OpenAIModel:
         }
         if sampling.seed is not None:
             fields["seed"] = int.from_bytes(hashlib.sha256(seed_key.encode()).digest()[:4], "little") >> 1
+        if self.takes_schema and sampling.schema is not None:
+            schema = {"name": "answer", "schema": dict(sampling.schema), "strict": True}
+            fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self.extra:
             fields["extra_body"] = self.extra
         return fields
@@ -174,7 +185,7 @@ class OpenAIModel:
         for attempt in range(self.max_retries + 1):
             server = await servers.next(tried)
             tried.add(server)
-            answer = await self._post(server, body)
+            answer = await self._post_plain_if_refused(server, body)
             if isinstance(answer, bytes):
                 return _generation(answer)
             problem = answer.problem
@@ -185,6 +196,23 @@ class OpenAIModel:
                 min(pause if answer.retry_after_s is None else answer.retry_after_s, _LONGEST_PAUSE_S)
             )
         return Generation("", finished=False, error=problem)
+
+    async def _post_plain_if_refused(self, server: _Server, body: dict[str, Any]) -> bytes | _Failure:
+        """Post it, and where the server refuses it with a schema, at once without one.
+
+        What a refusal says is in no common form, so that the second request decides: if it is answered, the
+        schema was what the server could not take.
+        """
+        plain = {name: value for name, value in body.items() if name != "response_format"}
+        if server.url in self._without_schema:
+            body = plain
+        answer = await self._post(server, body)
+        if isinstance(answer, bytes) or answer.status not in _REFUSED_SCHEMA or len(plain) == len(body):
+            return answer
+        answer = await self._post(server, plain)
+        if isinstance(answer, bytes):
+            self._without_schema.add(server.url)
+        return answer
 
     async def _post(self, server: _Server, body: dict[str, Any]) -> bytes | _Failure:
         openai, url = _openai(), f"{server.url.rstrip('/')}/chat/completions"
@@ -202,7 +230,8 @@ class OpenAIModel:
             problem = f"{url} answers {error.status_code}: {_server_message(error.response)}"
             if error.status_code in _WRONG_SETTINGS:
                 raise WMRLError(problem) from error
-            return _Failure(problem, error.status_code not in _WORTH_A_RETRY, _retry_after(error.response))
+            final = error.status_code not in _WORTH_A_RETRY
+            return _Failure(problem, final, _retry_after(error.response), error.status_code)
         except (openai.APIConnectionError, OSError, TimeoutError) as error:
             cause = str(error.__cause__ or error).rstrip(".") or f"none within {self.timeout_s:g} seconds"
             return _Failure(f"No answer from {url}: {cause}.")
@@ -210,11 +239,12 @@ class OpenAIModel:
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why an attempt failed, whether another one is useless, and the pause that the server asks for."""
+    """Why an attempt failed, whether another is useless, the pause that is asked for, and the status."""
 
     problem: str
     final: bool = False
     retry_after_s: float | None = None
+    status: int | None = None
 
 
 class _Server:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from wmrl_rewards.world_models.prompts import SCHEMA
+
 __all__ = ["Answer", "UnreadableAnswerError", "read_answer"]
 
 
@@ -71,6 +73,8 @@ _STATUS = re.compile(rf"\bstatus\b{_MARKS}(?:[:=]|\bis\b)(?P<rest>.*)", re.IGNOR
 _STREAM = re.compile(rf"^{_BULLETS}(?P<name>stdout|stderr){_MARKS}:{_MARKS}(?P<rest>.*)$", re.IGNORECASE)
 _MESSAGE = re.compile(rf"^{_BULLETS}message{_MARKS}:\s*(?P<rest>.+)$", re.IGNORECASE | re.MULTILINE)
 _SHARE = (0.0, 1.0)
+_OBJECT_FIELDS = frozenset(SCHEMA["properties"])
+_MOST_FIELDS = 64  # of an object that was cut off, so that no long text is parsed over and over
 _FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\w*\s*$")
 _NUMBER = r"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)"
 # What makes a number a part of something else: more digits, a unit, a range.
@@ -80,30 +84,56 @@ _BEFORE_NAME = (
 )
 
 
-def read_answer(text: str, name: str, bounds: tuple[float, float]) -> Answer:
+def read_answer(text: str, name: str, bounds: tuple[float, float], finished: bool = True) -> Answer:
     """Read an answer.
 
     Args:
         text: The reply of the world model.
         name: Name of the number that was asked for: a metric's, or ``percentile``.
         bounds: Smallest and largest value that it can take.
+        finished: Whether the model ended the reply itself. Of a reply that was cut off the last line, or the
+            last field of a JSON object, is not read: it may hold half a number.
 
     Raises:
         UnreadableAnswerError: The answer leaves open what would happen.
     """
     text = _without_thinking(text)
-    fields = _as_json(text)
-    if fields is not None:
-        text = "\n".join(f"{key}: {value}" for key, value in fields)
+    found = _as_json(text if finished else _complete_lines(text))
+    if found is None and not finished:
+        found = _complete_fields(text)
+    if found is not None and "status" in found and _OBJECT_FIELDS.issuperset(found):
+        return _read_object(found, name, bounds)
+    if found is not None:
+        text = "\n".join(f"{key}: {value}" for key, value in _flat(found))
+    elif not finished:
+        text = _complete_lines(text)
     head, streams = _split_streams(text)
     status = _read_status(head)
     return Answer(
         status=status,
         value=_read_value(head, name, bounds) if status == "ok" else None,
-        message="" if (found := _MESSAGE.search(head)) is None else found["rest"].strip(),
+        message="" if (message := _MESSAGE.search(head)) is None else message["rest"].strip(),
         stdout=streams["stdout"],
         stderr=streams["stderr"],
     )
+
+
+def _read_object(found: dict[str, Any], name: str, bounds: tuple[float, float]) -> Answer:
+    """The object that the schema asks for; its feedback is what the run or the grading says."""
+    status = _read_status(f"status: {found['status']}")
+    error, line, feedback = (_field(found, key) for key in ("error_type", "error_line", "feedback"))
+    if status == "ok":
+        value = _read_value(f"{name}: {_field(found, 'value')}", name, bounds)
+        return Answer(status, value, stdout=feedback)
+    if status != "error":
+        return Answer(status, message=feedback)
+    place = f'File "solution.py", line {line}\n' if line else ""
+    message = feedback if not error or feedback.startswith(error) else f"{error}: {feedback}"
+    return Answer(status, stderr=(place + message).strip())
+
+
+def _field(found: dict[str, Any], key: str) -> str:
+    return "" if found.get(key) is None else str(found[key]).strip()
 
 
 def _without_thinking(text: str) -> str:
@@ -113,16 +143,33 @@ def _without_thinking(text: str) -> str:
     return text.rpartition("</think>")[2]
 
 
-def _as_json(text: str) -> list[tuple[str, Any]] | None:
-    """Fields of the JSON object that the answer is (fences and prose around it aside), or None."""
+def _complete_lines(text: str) -> str:
+    return text.rpartition("\n")[0]
+
+
+def _as_json(text: str) -> dict[str, Any] | None:
+    """The JSON object that the answer is (fences and prose around it aside), or None."""
     start, end = text.find("{"), text.rfind("}")
     if start < 0 or end < start or _STATUS.search(text[:start]):
         return None
+    return _loaded(text[start : end + 1])
+
+
+def _complete_fields(text: str) -> dict[str, Any] | None:
+    """The fields of a JSON object that was cut off, without the last one; None if it is no such object."""
+    start = text.find("{")
+    if start < 0 or _STATUS.search(text[:start]):
+        return None
+    commas = [match.start() for match in re.finditer(",", text) if match.start() > start]
+    loaded = (_loaded(text[start:comma] + "}") for comma in reversed(commas[:_MOST_FIELDS]))
+    return next((found for found in loaded if found is not None), None)
+
+
+def _loaded(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text[start : end + 1])
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return list(_flat(found))
 
 
 def _flat(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from wmrl_envs.autoresearch.prompts import cut_middle
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, OutcomeStatus
-from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling
+from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling, takes_schema
 from wmrl_rewards.language_models.chat import opening
 from wmrl_rewards.prediction import Prediction, PredictionRequest
 from wmrl_rewards.world_models import prompts
@@ -23,7 +23,7 @@ from wmrl_rewards.world_models.answers import Answer, UnreadableAnswerError, rea
 __all__ = ["LanguageModelWorldModel"]
 
 # To be raised whenever the rules of cutting a question or of reading an answer change.
-_VERSION = 1
+_VERSION = 2
 _GREEDY = Sampling(max_new_tokens=1024, temperature=0)
 _TEMPERATURE_AGAIN = 0.7
 _TEMPLATE_TOKENS = 64  # what a chat template may add to the texts
@@ -72,6 +72,9 @@ class LanguageModelWorldModel:
         predict: ``outcome`` asks for the metric's value, ``percentile`` for the leaderboard percentile.
         retries: How often a question is asked again whose answers cannot be read, at a temperature of at
             least 0.7: at temperature 0 it would have the same answer.
+        structured: Whether to ask for a JSON object by the schema in `prompts`. None does where the model's
+            engine can bind its replies to it. A model that has to think in writing before it answers is
+            better asked without. Either way any form that is clear is read.
 
     Raises:
         ConfigError: A setting is out of its range.
@@ -87,6 +90,7 @@ class LanguageModelWorldModel:
         max_context_tokens: int = 12_288,
         predict: Literal["outcome", "percentile"] = "outcome",
         retries: int = 1,
+        structured: bool | None = None,
     ) -> None:
         if predict not in ("outcome", "percentile"):
             raise ConfigError(f"predict must be 'outcome' or 'percentile', not {predict!r}.")
@@ -103,11 +107,12 @@ class LanguageModelWorldModel:
                 f"max_context_tokens is {max_context_tokens}, which leaves no room for a question beside "
                 f"{sampling.max_new_tokens} new tokens."
             )
+        structured = takes_schema(model) if structured is None else structured
         if system_prompt is None:
-            system_prompt = prompts.SYSTEM if predict == "outcome" else prompts.PERCENTILE_SYSTEM
+            system_prompt = prompts.system_prompt(predict, structured)
         self.model = model
         self.samples = samples
-        self.sampling = sampling
+        self.sampling = replace(sampling, schema=prompts.SCHEMA) if structured else sampling
         self.system_prompt = system_prompt
         self.max_context_tokens = max_context_tokens
         self.predict_what = predict
@@ -121,21 +126,19 @@ class LanguageModelWorldModel:
                 ``competition``, and with ``split`` the half of its test rows (``public`` unless it says so).
         """
         questions = [self._question(request) for request in requests]
+        predictions = [question if isinstance(question, Prediction) else None for question in questions]
         asked: dict[_Question, _Asked] = {}
         for attempt in range(self.retries + 1):
-            unread = [
-                question
-                for request, question in zip(requests, questions, strict=True)
+            waiting = [
+                (place, question)
+                for place, question in enumerate(questions)
                 if isinstance(question, _Question)
-                and (question not in asked or self._combine(request, asked[question].replies).score is None)
+                and ((before := predictions[place]) is None or before.score is None)
             ]
-            self._ask(list(dict.fromkeys(unread)), attempt, asked)
-        return [
-            self._prediction(request, question, asked[question])
-            if isinstance(question, _Question)
-            else question
-            for request, question in zip(requests, questions, strict=True)
-        ]
+            self._ask(list(dict.fromkeys(question for _, question in waiting)), attempt, asked)
+            for place, question in waiting:
+                predictions[place] = self._prediction(requests[place], question, asked[question])
+        return [prediction for prediction in predictions if prediction is not None]
 
     def _ask(self, questions: Sequence[_Question], attempt: int, asked: dict[_Question, _Asked]) -> None:
         """Ask, and put the replies in the place of those of an earlier attempt."""
@@ -262,9 +265,7 @@ class LanguageModelWorldModel:
         try:
             if reply.error is not None:
                 raise UnreadableAnswerError(reply.error)
-            # The last line of a reply that was cut off may hold half a number.
-            text = reply.text if reply.finished else reply.text.rpartition("\n")[0]
-            answer = read_answer(text, name, bounds)
+            answer = read_answer(reply.text, name, bounds, finished=reply.finished)
         except UnreadableAnswerError as error:
             cut = "" if reply.finished or reply.error else " (It was cut off at max_new_tokens.)"
             return Evaluation(None, source="world_model", error=f"{error}{cut}")

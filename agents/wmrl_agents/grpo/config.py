@@ -133,6 +133,8 @@ class GRPOConfig:
     """Tokens that the world model writes at most."""
     world_model_retries: int = 1
     """How often the world model is asked again where its answer cannot be read."""
+    world_model_structured: bool = True
+    """Bind its answers to a JSON schema where its engine can; better not if it has to think in writing."""
     world_model_predicts: Literal["outcome", "percentile"] = "outcome"
     """The world model is asked for the metric's value, which then goes through the leaderboard, or for the
     percentile itself."""

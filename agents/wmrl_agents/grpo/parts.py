@@ -175,6 +175,7 @@ def make_world_model(config: GRPOConfig, language_model: LanguageModel) -> World
         max_context_tokens=config.world_model_context,
         predict=config.world_model_predicts,
         retries=config.world_model_retries,
+        structured=None if config.world_model_structured else False,
     )
     if config.prediction_cache is None:
         return world_model
