@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
     from wmrl_rewards.world_models.learned import LearnedWorldModel
     from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
+    from wmrl_rewards.world_models.progress import ProgressModel, ProgressRollout
     from wmrl_rewards.world_models.robometer import RobometerWorldModel
     from wmrl_rewards.world_models.robometer_server import RobometerServer
     from wmrl_rewards.wrapper import WorldModelRewardWrapper
@@ -42,6 +43,8 @@ __all__ = [
     "PredictedEvaluator",
     "Prediction",
     "PredictionRequest",
+    "ProgressModel",
+    "ProgressRollout",
     "RewardError",
     "RobometerServer",
     "RobometerWorldModel",
@@ -67,6 +70,8 @@ _LAZY = {
     "LanguageModelWorldModel": "wmrl_rewards.world_models.language_model",
     "LearnedWorldModel": "wmrl_rewards.world_models.learned",
     "PredictedEvaluator": "wmrl_rewards.world_models.predicted_evaluator",
+    "ProgressModel": "wmrl_rewards.world_models.progress",
+    "ProgressRollout": "wmrl_rewards.world_models.progress",
     "RobometerServer": "wmrl_rewards.world_models.robometer_server",
     "RobometerWorldModel": "wmrl_rewards.world_models.robometer",
     "WorldModelRewardWrapper": "wmrl_rewards.wrapper",
