@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wmrl_rewards.anchors import AnchorSampler
+from wmrl_rewards.blindness import BlindnessTest
 from wmrl_rewards.contract import check_world_model
 from wmrl_rewards.debiasing import IsotonicDebiaser
 from wmrl_rewards.denoising import AnchorWeight
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnchorSampler",
     "AnchorWeight",
+    "BlindnessTest",
     "Bounds",
     "CachedWorldModel",
     "ContractError",

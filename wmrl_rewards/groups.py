@@ -2,9 +2,9 @@
 
 A trainer knows its step: m groups, all scored, then one call of `WorldModelReward.observe`. A wrapper sees
 episodes begin and end, in several environments at once. `GroupStream` cuts the groups, in the order in which
-they begin, into steps of ``groups_per_step``. The anchors of a step are drawn when it opens; its map and ρ
-are those of that moment, for all of its members. It is observed when a later step opens and all of its own
-episodes are over.
+they begin, into steps of ``groups_per_step``. The anchors of a step are drawn when it opens; its map and
+weights are those of that moment, for all of its members. It is observed when a later step opens and all of
+its own episodes are over.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Step:
         anchors: Positions of its anchor groups.
         calibrate: The map f̂ that all of its members are scored with.
         rho: The weight of its anchor groups.
+        predicted_weight: The weight of its other groups: 1, or 0 where the world model was found blind.
         groups: Its groups, in the order in which they began.
         running: Number of its episodes that are not over.
     """
@@ -42,6 +43,7 @@ class Step:
     anchors: frozenset[int]
     calibrate: Callable[[ArrayLike], NDArray[np.float64]]
     rho: float
+    predicted_weight: float = 1.0
     groups: list[Group] = field(default_factory=list)
     running: int = 0
 
@@ -65,7 +67,7 @@ class Group:
     @property
     def weight(self) -> float:
         """Weight of the group in Equation (5)."""
-        return self.step.rho if self.anchor else 1.0
+        return self.step.rho if self.anchor else self.step.predicted_weight
 
 
 class GroupStream:
@@ -132,7 +134,8 @@ class GroupStream:
             self._observe(self._steps.popleft())
         reward = self.reward
         anchors = frozenset(reward.draw_anchors(self.groups_per_step))
-        self._steps.append(Step(anchors, reward.frozen_map(), reward.rho))
+        predicted_weight = 0.0 if reward.ignores_predictions else 1.0
+        self._steps.append(Step(anchors, reward.frozen_map(), reward.rho, predicted_weight))
 
     def _observe(self, step: Step) -> None:
         ids = {group.id for group in step.groups} - {None}

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wmrl_envs.evaluation import Source
 from wmrl_rewards.anchors import AnchorSampler
+from wmrl_rewards.blindness import BlindnessTest
 from wmrl_rewards.debiasing import DebiasingMethod, IsotonicDebiaser
 from wmrl_rewards.denoising import AnchorWeight
 from wmrl_rewards.errors import RewardError
@@ -41,7 +42,7 @@ class WorldModelReward:
         seed: Seed of the anchor draws.
         min_pairs: Pairs before the map is first fitted.
         refit_every: New pairs between one fit and the next.
-        window: Anchor groups that η̂² is taken over.
+        window: Anchor groups that η̂² is taken over, and that are tested for signal.
         maximum: Largest ρ.
         warmup_groups: Informative anchor groups, scored under a fitted map, after which ρ leaves 1.
         debias: Whether `calibrate` applies the map. It is fitted either way, and ρ starts at the same time.
@@ -52,6 +53,8 @@ class WorldModelReward:
         pair_window: Fit the map on that many of the latest pairs only; None uses all.
         pool: Where pairs are kept; None keeps them in memory, and in `state_dict`.
         correction: The c of ``fusion="rectified"``.
+        ignore_blind: Whether the predicted groups stop counting, as with ``anchors_alone``, for as long as
+            the anchors show no signal of the world model inside groups; see `BlindnessTest`.
 
     Attributes:
         stream: The way in for callers that see one trajectory at a time, such as the wrapper.
@@ -88,15 +91,18 @@ class WorldModelReward:
         pair_window: int | None = None,
         pool: PairPool | None = None,
         correction: float = 0.5,
+        ignore_blind: bool = True,
     ) -> None:
         self.sampler = AnchorSampler(anchor_fraction, seed)
         self.pool = PairPool() if pool is None else pool
         self.debiaser = IsotonicDebiaser(min_pairs, refit_every, debiasing_method, strict, pair_window)
         self.weight = AnchorWeight(window, maximum, warmup_groups)
+        self.blindness = BlindnessTest(window)
         self.debias = debias
         self.denoise = denoise
         self.fusion = fusion
         self.correction = correction
+        self.ignore_blind = ignore_blind
         self.stream = GroupStream(self)
         self._next_step = 0
         self._last_step: dict[str, float | None] = {"flattened_groups": None, "bias": None}
@@ -109,6 +115,11 @@ class WorldModelReward:
     def rho(self) -> float:
         """Weight of an anchor group in the current step."""
         return self.weight.rho if self.denoise else 1.0
+
+    @property
+    def ignores_predictions(self) -> bool:
+        """Whether the current step's predicted groups do not count, because the world model is blind."""
+        return self.ignore_blind and self.blindness.blind
 
     @property
     def next_step(self) -> int:
@@ -139,7 +150,8 @@ class WorldModelReward:
         calibrated = self.calibrate(predicted)
         # The truth needs no calibration: it stands in where it is known although nothing was predicted.
         calibrated = np.where(np.isnan(calibrated), score_matrix(real, len(sources)), calibrated)
-        return fuse(sources, real, calibrated, self.rho, self.fusion, self.correction)
+        fusion = "anchors_alone" if self.ignores_predictions else self.fusion
+        return fuse(sources, real, calibrated, self.rho, fusion, self.correction)
 
     def observe(
         self,
@@ -151,8 +163,9 @@ class WorldModelReward:
     ) -> None:
         """Learn from a finished step; the last thing that a step does.
 
-        The anchors' residuals go to the weight, under the map that this step used and only if that map was
-        fitted; their pairs go to the pool; then the map is fitted again if that is due.
+        The anchors' pairs go to the pool and to the test for signal; their residuals go to the weight, under
+        the map that this step used and only if that map was fitted; then the map is fitted again if that is
+        due.
 
         Args:
             step: Number of the step; each later than the one before.
@@ -188,8 +201,9 @@ class WorldModelReward:
         ]
         self.pool.add_all(pairs)  # first, because it refuses bad scores and repeated steps as a whole
         calibrated = self.calibrate(predicted_scores)
-        if self.debiaser.fitted:
-            for k in anchors:
+        for k in anchors:
+            self.blindness.observe(predicted_scores[k], real_scores[k])
+            if self.debiaser.fitted:
                 self.weight.observe(calibrated[k], real_scores[k])
         self._last_step = {
             "flattened_groups": _share_flattened(predicted_scores, calibrated),
@@ -201,7 +215,8 @@ class WorldModelReward:
     def statistics(self) -> dict[str, float | int | bool | None]:
         """Numbers for the log.
 
-        ``eta2`` near or above 1 is the alarm: no signal inside groups. ``flattened_groups`` is the share of
+        ``eta2`` near or above 1 and ``blind`` are the alarms: no signal inside groups; ``signal_z`` is what
+        `BlindnessTest` makes of it. ``flattened_groups`` is the share of
         the last step's groups whose different predictions the map made all equal, ``bias`` the mean of
         calibrated minus real over the last step's anchors.
         """
@@ -209,6 +224,8 @@ class WorldModelReward:
             "rho": self.rho,
             "eta2": self.weight.eta2,
             "eta2_cal": self.weight.eta2_cal,
+            "signal_z": self.blindness.z,
+            "blind": self.blindness.blind,
             "pairs": len(self.pool),
             "fitted": self.debiaser.fitted,
             "pairs_at_fit": self.debiaser.pairs_at_fit,
@@ -227,6 +244,7 @@ class WorldModelReward:
             "pairs_at_fit": self.debiaser.pairs_at_fit,
             "sampler": self.sampler.state_dict(),
             "weight": self.weight.state_dict(),
+            "blindness": self.blindness.state_dict(),
             "last_step": self._last_step,
         }
         if self.pool.path is None:
@@ -254,6 +272,7 @@ class WorldModelReward:
         )
         self.sampler.load_state_dict(state["sampler"])
         self.weight.load_state_dict(state["weight"])
+        self.blindness.load_state_dict(state["blindness"])
         self._next_step = state["next_step"]
         self._last_step = dict(state["last_step"])
         self.stream = GroupStream(self)

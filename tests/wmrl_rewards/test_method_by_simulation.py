@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from wmrl_rewards import WorldModelReward, fuse
 
@@ -39,7 +40,17 @@ def ascend(logits, options, coefficients):
     return logits + RATE * np.einsum("kn,kno->ko", coefficients, scores)
 
 
-def train(seed, **settings):
+def guess(rng, truth):
+    """Pure noise."""
+    return rng.random(truth.shape)
+
+
+def repeat(rng, truth):
+    """Always the same."""
+    return np.full(truth.shape, 0.7)
+
+
+def train(seed, predict=predict, **settings):
     """Expected score of the policy after training with one anchor in sixteen groups."""
     rng = np.random.default_rng(seed)
     reward = WorldModelReward(anchor_fraction=1 / TASKS, seed=seed, min_pairs=32, refit_every=16, **settings)
@@ -79,6 +90,25 @@ def test_wmrl_beats_the_raw_mixture_of_the_same_scores(wmrl):
 def test_wmrl_beats_its_own_anchors_alone(wmrl):
     anchors_alone = [train(seed, fusion="anchors_alone") for seed in range(SEEDS)]
     assert difference(wmrl, anchors_alone) > 3
+
+
+@pytest.fixture(scope="module")
+def twenty_anchors_alone():
+    return np.array([train(seed, fusion="anchors_alone") for seed in range(20)])
+
+
+@pytest.mark.parametrize("blind", [guess, repeat])
+def test_a_blind_world_model_costs_no_more_than_what_it_takes_to_find_out(blind, twenty_anchors_alone):
+    """The lower end of the 95 % interval of what WMRL adds to its anchors alone, over twenty paired seeds."""
+    gains = np.array([train(seed, predict=blind) for seed in range(20)]) - twenty_anchors_alone
+    assert gains.mean() + stats.t.ppf(0.025, 19) * stats.sem(gains) > -0.02
+
+
+@pytest.mark.parametrize("blind", [guess, repeat])
+def test_it_would_cost_more_if_it_were_not_found_out(blind, twenty_anchors_alone):
+    gains = np.array([train(seed, predict=blind, ignore_blind=False) for seed in range(10)])
+    gains -= twenty_anchors_alone[:10]
+    assert gains.mean() + stats.t.ppf(0.975, 9) * stats.sem(gains) < -0.02
 
 
 @pytest.mark.parametrize("noise", [1.0, 2.0])

@@ -125,6 +125,9 @@ class GRPOConfig:
     """Upper bound of rho."""
     warmup_groups: int = 8
     """Anchor groups scored with a fitted map until rho leaves 1."""
+    ignore_blind: bool = True
+    """While the anchors show no signal of the world model inside groups, the groups that it plays do not count
+    (only with reward_source wmrl)."""
     missing: Literal["execute", "drop"] = "execute"
     """A trajectory without a prediction is executed for real, or left out of its group."""
     world_model_context: int = 12288

@@ -1,0 +1,150 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_rewards import BlindnessTest, WorldModelReward, fuse
+
+NAN = float("nan")
+
+
+def observed(groups, **options):
+    test = BlindnessTest(**options)
+    for predicted, real in groups:
+        test.observe(predicted, real)
+    return test
+
+
+def test_z_is_the_agreement_over_its_spread_among_all_pairings():
+    groups = [([0.1, 0.5, 0.2, 0.9], [0.0, 0.4, 0.4, 0.8]), ([0.3, 0.1, 0.9], [1.0, 0.2, 0.5])]
+    seen = variance = 0.0
+    for predicted, real in groups:
+        deviations = np.array(real) - np.mean(real)
+        pairings = [np.dot(order, deviations) for order in itertools.permutations(predicted)]
+        assert np.mean(pairings) == pytest.approx(0, abs=1e-12)
+        seen += np.dot(predicted, deviations)
+        variance += np.var(pairings)
+    assert observed(groups).z == pytest.approx(seen / variance**0.5)
+
+
+def test_a_guessing_world_model_is_found_blind_and_a_noisy_one_that_sees_is_not():
+    rng = np.random.default_rng(0)
+    truths = rng.random((40, 8))
+    guesses = observed(zip(rng.random((40, 8)), truths, strict=True))
+    noisy = observed(zip(truths + rng.normal(0, 0.6, (40, 8)), truths, strict=True))
+    assert guesses.blind
+    assert not noisy.blind
+    assert noisy.z > 4 > 2.3 > guesses.z
+
+
+def test_a_guessing_world_model_passes_as_often_as_the_level_says():
+    rng = np.random.default_rng(1)
+    runs = 4000
+    passed = sum(
+        not observed(zip(rng.random((8, 6)), rng.random((8, 6)) ** 3, strict=True)).blind for _ in range(runs)
+    )
+    assert stats.binomtest(passed, runs, 0.01).pvalue > 1e-3
+
+
+def test_one_that_always_says_the_same_is_blind_and_one_that_is_wrong_side_up_too():
+    same = ([0.7] * 6, [0.1, 0.2, 0.9, 0.4, 0.3, 0.6])
+    upside_down = (np.linspace(1, 0, 6), np.linspace(0, 1, 6))
+    assert observed([same] * 8).z is None
+    assert observed([same] * 8).blind
+    assert observed([upside_down] * 8).blind
+
+
+def test_it_judges_after_warm_up_and_by_recent_groups():
+    good, bad = ([0.1, 0.5, 0.9], [0.2, 0.4, 0.8]), ([0.9, 0.5, 0.1], [0.2, 0.4, 0.8])
+    assert not observed([bad] * 7).blind
+    assert observed([bad] * 8).blind
+    assert observed([bad] * 8 + [good] * 10, window=10).blind is False
+    assert observed([good] * 8 + [bad] * 10, window=10).blind is True
+
+
+def test_groups_without_differences_in_the_truth_and_missing_members_do_not_count():
+    test = observed(
+        [([0.1, 0.9], [0.3, 0.3]), ([0.1, NAN], [0.3, 0.9]), ([0.1, 0.2], [NAN, 0.9])], warmup_groups=1
+    )
+    assert (test.z, test.blind) == (None, False)
+    whole = observed([([0.1, 0.9, 0.3], [0.0, 1.0, 0.4])])
+    gaps = observed([([0.1, NAN, 0.9, 0.5, 0.3], [0.0, 0.7, 1.0, NAN, 0.4])])
+    assert whole.z == gaps.z
+
+
+SCORES = st.lists(st.floats(0, 1), min_size=2, max_size=8)
+
+
+@given(st.lists(SCORES.flatmap(lambda x: st.tuples(st.just(x), st.permutations(x))), min_size=1, max_size=9))
+def test_scale_and_offset_of_the_predictions_change_nothing(groups):
+    shrunk = [(np.array(predicted) / 4 + 0.5, real) for predicted, real in groups]
+    # Differences as small as rounding errors are not differences any more after a shift.
+    if any(0 < np.ptp(predicted) < 1e-6 for predicted, _ in groups):
+        return
+    one, other = observed(groups).z, observed(shrunk).z
+    assert (one is None) == (other is None)
+    if one is not None:
+        assert one == pytest.approx(other, abs=1e-6)
+
+
+def test_its_state_goes_through_json():
+    rng = np.random.default_rng(2)
+    test = observed(zip(rng.random((9, 4)), rng.random((9, 4)), strict=True))
+    other = BlindnessTest()
+    other.load_state_dict(json.loads(json.dumps(test.state_dict())))
+    assert (other.z, other.blind) == (test.z, test.blind)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ConfigError, match="at least one group"):
+        BlindnessTest(window=0)
+    with pytest.raises(WMRLError, match="two lists of one length"):
+        BlindnessTest().observe([0.1], [0.1, 0.2])
+
+
+def blind_reward(**options):
+    """Rewards that have seen eight anchor groups of a world model that always says the same."""
+    reward = WorldModelReward(**options)
+    for step in range(8):
+        reward.observe(step, ["real", "world_model"], [[0.0, 0.4, 0.8], [NAN] * 3], [[0.5] * 3] * 2)
+    return reward
+
+
+STEP = (["real", "world_model"], [[0.1, 0.2, 0.9], [NAN, NAN, 0.0]], [[0.2, 0.3, 0.4], [0.5, 0.9, NAN]])
+
+
+@pytest.mark.parametrize("fusion", ["inverse_variance", "rectified"])
+def test_predicted_groups_do_not_count_while_the_world_model_is_blind(fusion):
+    reward = blind_reward(fusion=fusion)
+    expected = fuse(STEP[0], STEP[1], STEP[2], 1.0, "anchors_alone")
+    assert reward.ignores_predictions
+    assert reward.statistics()["blind"] is True
+    assert np.array_equal(reward.coefficients(*STEP), expected)
+    for step in range(8, 16):  # then it sees
+        reward.observe(step, ["real"], [[0.0, 0.4, 0.8]], [[0.1, 0.2, 0.4]])
+    assert not reward.ignores_predictions
+    assert reward.coefficients(*STEP)[1].any()
+
+
+def test_it_can_be_switched_off_and_is_still_told():
+    reward = blind_reward(ignore_blind=False)
+    assert reward.statistics()["blind"] is True
+    assert reward.coefficients(*STEP)[1].any()
+
+
+def test_a_checkpoint_keeps_the_judgement():
+    reward, other = blind_reward(), WorldModelReward()
+    other.load_state_dict(json.loads(json.dumps(reward.state_dict())))
+    assert other.ignores_predictions
+    assert other.statistics() == reward.statistics()
+
+
+def test_a_wrapper_says_the_weight_0_while_it_is_blind():
+    reward = blind_reward(anchor_fraction=0.5)
+    groups = [reward.stream.begin(name) for name in "ab"]
+    assert {group.anchor: group.weight for group in groups} == {True: 1.0, False: 0.0}
