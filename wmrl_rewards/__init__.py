@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wmrl_rewards.fidelity import Fidelity, Judged, measure_fidelity
     from wmrl_rewards.vector_wrapper import WorldModelVectorRewardWrapper
     from wmrl_rewards.world_models.cached import CachedWorldModel
+    from wmrl_rewards.world_models.controls import ConstantWorldModel, NoiseWorldModel
     from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
     from wmrl_rewards.world_models.learned import LearnedWorldModel
     from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
@@ -33,12 +34,14 @@ __all__ = [
     "BlindnessTest",
     "Bounds",
     "CachedWorldModel",
+    "ConstantWorldModel",
     "ContractError",
     "Fidelity",
     "IsotonicDebiaser",
     "Judged",
     "LanguageModelWorldModel",
     "LearnedWorldModel",
+    "NoiseWorldModel",
     "Pair",
     "PairPool",
     "Pairs",
@@ -69,6 +72,8 @@ _LAZY = {
     "measure_fidelity": "wmrl_rewards.fidelity",
     "training_bounds": "wmrl_rewards.bounds",
     "CachedWorldModel": "wmrl_rewards.world_models.cached",
+    "ConstantWorldModel": "wmrl_rewards.world_models.controls",
+    "NoiseWorldModel": "wmrl_rewards.world_models.controls",
     "LanguageModelWorldModel": "wmrl_rewards.world_models.language_model",
     "LearnedWorldModel": "wmrl_rewards.world_models.learned",
     "PredictedEvaluator": "wmrl_rewards.world_models.predicted_evaluator",

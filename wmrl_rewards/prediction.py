@@ -33,6 +33,11 @@ class PredictionRequest:
     history: Sequence[Any] = ()
     context: Mapping[str, Any] | None = None
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether there is anything to judge: a solution, frames or a history."""
+        return self.solution is not None or self.frames is not None or len(self.history) > 0
+
 
 @dataclass(frozen=True)
 class Prediction:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wmrl_agents.grpo.config import GRPOConfig
-from wmrl_agents.grpo.metrics import machine_failures
+from wmrl_agents.grpo.metrics import blindness, machine_failures
 
 __all__ = ["print_evaluation", "print_summary"]
 
@@ -83,6 +83,9 @@ def print_summary(
     )
     for line in lines:
         _print(console, line)
+    blind = blindness(metrics, config.ignores_blind)
+    if blind:
+        _print(console, blind)
     failures = machine_failures(metrics)
     if failures:
         _print(console, f"{sum(failures.values())} executions gave no score, by the machine's fault:")

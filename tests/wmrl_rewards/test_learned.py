@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from sklearn.dummy import DummyRegressor
@@ -44,3 +46,68 @@ def test_predictions_are_clipped(constant, score):
 def test_bad_scores_are_refused(scores):
     with pytest.raises(WMRLError, match="2 requests"):
         LearnedWorldModel(mean_observation).fit(requests_and_scores(2)[0], scores)
+
+
+def programs_and_scores(count, seed=0):
+    """Programs of two tasks whose score follows from the model that they choose and from their bug."""
+    rng = np.random.default_rng(seed)
+    worth = {"Ridge": 0.3, "SVC": 0.5, "RandomForest": 0.7}
+    requests, scores = [], []
+    for _ in range(count):
+        name, bug = str(rng.choice(list(worth))), bool(rng.random() < 0.3)
+        code = f"model = {name}(alpha={rng.random():.3f})\nmodel.fit(X, y)\n"
+        task = str(rng.choice(["Tell cats from dogs.", "Foretell the price of houses."]))
+        requests.append(PredictionRequest(task, solution=code + ("undefined_name\n" if bug else "save()\n")))
+        scores.append(0.0 if bug else worth[name] + 0.2 * task.startswith("Tell"))
+    return requests, scores
+
+
+def test_it_reads_programs_without_being_told_what_to_look_for():
+    model = LearnedWorldModel()
+    model.fit(*programs_and_scores(150))
+    requests, scores = programs_and_scores(60, seed=1)
+    predicted = [p.score for p in model.predict(requests)]
+    assert np.corrcoef(predicted, scores)[0, 1] > 0.9
+    check_world_model(model, requests[:6])
+
+
+def test_it_learns_step_by_step_what_it_would_have_learned_at_once():
+    requests, scores = programs_and_scores(40)
+    once, online = LearnedWorldModel(), LearnedWorldModel()
+    once.fit(requests, scores)
+    for start in range(0, 40, 8):
+        online.learn(requests[start : start + 8], scores[start : start + 8])
+    online.learn([], [])
+    assert online.predict(requests) == once.predict(requests)
+    online.fit(requests[:20], scores[:20])
+    assert online.predict(requests) != once.predict(requests)
+
+
+def test_before_it_has_learned_it_answers_its_prior():
+    model = LearnedWorldModel(prior=0.5)
+    requests, scores = programs_and_scores(10)
+    check_world_model(model, requests)
+    assert {p.score for p in model.predict(requests)} == {0.5}
+    assert model.predict([PredictionRequest("task")])[0].score is None
+    model.learn(requests, scores)
+    assert {p.score for p in model.predict(requests)} != {0.5}
+    with pytest.raises(WMRLError, match="prior"):
+        LearnedWorldModel(prior=2)
+
+
+def test_its_state_goes_through_json():
+    requests, scores = programs_and_scores(30)
+    model, other = LearnedWorldModel(), LearnedWorldModel()
+    model.learn(requests, scores)
+    other.load_state_dict(json.loads(json.dumps(model.state_dict())))
+    assert other.predict(requests) == model.predict(requests)
+    other.load_state_dict(LearnedWorldModel().state_dict())
+    assert other.predict(requests)[0].score is None
+
+
+def test_bad_scores_teach_nothing():
+    requests, scores = programs_and_scores(4)
+    model = LearnedWorldModel(prior=0.25)
+    with pytest.raises(WMRLError, match="4 requests"):
+        model.learn(requests, [*scores[:3], float("nan")])
+    assert model.predict(requests)[0].score == 0.25

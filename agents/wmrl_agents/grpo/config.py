@@ -126,8 +126,8 @@ class GRPOConfig:
     warmup_groups: int = 8
     """Anchor groups scored with a fitted map until rho leaves 1."""
     ignore_blind: bool = True
-    """While the anchors show no signal of the world model inside groups, the groups that it plays do not count
-    (only with reward_source wmrl)."""
+    """While the anchors show no signal of the world model inside groups, the groups that it plays do not
+    count (only with reward_source wmrl)."""
     missing: Literal["execute", "drop"] = "execute"
     """A trajectory without a prediction is executed for real, or left out of its group."""
     world_model_context: int = 12288
@@ -218,6 +218,11 @@ class GRPOConfig:
     def uses_world_model(self) -> bool:
         """Whether anything in this run is predicted."""
         return self.reward_source in ("world_model", "mixture", "wmrl")
+
+    @property
+    def ignores_blind(self) -> bool:
+        """Whether groups of a world model that is found blind do not count."""
+        return self.ignore_blind and self.reward_source == "wmrl"
 
 
 _MINIMA: dict[str, float] = {

@@ -18,7 +18,7 @@ from wmrl_agents.grpo.scores import StepScores
 from wmrl_envs.evaluation import Evaluation
 from wmrl_rewards.fusion import all_equal
 
-__all__ = ["machine_failures", "step_metrics"]
+__all__ = ["blindness", "machine_failures", "step_metrics"]
 
 REASON_CHARS = 300
 
@@ -111,6 +111,25 @@ def machine_failures(metrics: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     for step in metrics:
         total.update(step.get("infrastructure", {}))
     return dict(total.most_common())
+
+
+def blindness(metrics: Sequence[Mapping[str, Any]], ignored: bool) -> str | None:
+    """One sentence on the steps in which the world model was blind; None if there were none.
+
+    Args:
+        metrics: One mapping a step.
+        ignored: Whether its groups did not count then.
+    """
+    blind = [step for step in metrics if step.get("blind")]
+    if not blind:
+        return None
+    z = blind[-1]["signal_z"]
+    seen = "it tells nothing apart" if z is None else f"z = {z:.1f}, where 2.3 would be a sign"
+    effect = "so the groups that it plays did not count" if ignored else "and its groups counted all the same"
+    return (
+        f"The world model was blind in {len(blind)} of {len(metrics)} steps: on the anchors it did not rank "
+        f"the members of a group better than chance ({seen}), {effect}."
+    )
 
 
 def _equal_groups(scores: StepScores, which: NDArray[np.bool_]) -> dict[str, int]:

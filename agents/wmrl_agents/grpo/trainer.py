@@ -259,6 +259,6 @@ def make_reward(config: GRPOConfig, pool: PairPool) -> WorldModelReward:
         denoise=corrected and config.denoise,
         debiasing_method=config.debias_method,
         pair_window=config.debias_window,
-        ignore_blind=corrected and config.ignore_blind,
+        ignore_blind=config.ignores_blind,
         pool=pool,
     )

@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from wmrl_agents.grpo.metrics import machine_failures
+from wmrl_agents.grpo.metrics import blindness, machine_failures
 from wmrl_agents.report.evaluations import Tile, evaluation_table, evaluation_tiles
 from wmrl_agents.report.excerpts import clean, pick_excerpts
 from wmrl_agents.report.figures import all_figures
@@ -120,6 +120,9 @@ def _notices(run: RunData) -> list[str]:
             f"This run has not finished: {len(run.metrics)} of {run.config.steps} steps are made. Go on with "
             f"`wmrl train --resume {run.path}`."
         )
+    blind = blindness(run.metrics, run.config.ignores_blind)
+    if blind:
+        notices.append(blind)
     failures = {"training": machine_failures(run.metrics)}
     failures |= {
         f"the evaluation {name}": dict(evaluation.get("missing_reasons", {}))
