@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 
 from wmrl_envs.errors import ConfigError
 from wmrl_rewards.errors import RewardError
+from wmrl_rewards.fusion import all_equal
 
 __all__ = ["BlindnessTest"]
 
@@ -73,11 +74,11 @@ class BlindnessTest:
             )
         present = ~(np.isnan(predictions) | np.isnan(truths))
         predictions, truths = predictions[present], truths[present]
-        if truths.size < 2 or np.ptp(truths) == 0:
+        if truths.size < 2 or all_equal(truths):
             return
         # Equal numbers have to deviate by exactly 0, which their mean does not promise.
-        x, y = predictions - predictions[0], truths - truths[0]
-        x, y = x - x.mean(), y - y.mean()
+        x = np.zeros_like(predictions) if all_equal(predictions) else predictions - predictions.mean()
+        y = truths - truths.mean()
         self._groups.append((float(x @ y), float((x @ x) * (y @ y) / (truths.size - 1))))
         self._num_informative += 1
 

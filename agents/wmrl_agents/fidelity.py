@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from wmrl_agents.executed import Executed, error_type, executed_in_run, play_and_execute, some_groups
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.parts import (
+    OTHER_WORLD_MODELS,
     OWN_POLICY,
     load_competitions,
     load_language_model,
@@ -33,6 +35,7 @@ from wmrl_rewards.bounds import training_bounds
 from wmrl_rewards.fidelity import Fidelity, Judged, measure_fidelity
 from wmrl_rewards.language_models.base import LanguageModel
 from wmrl_rewards.prediction import Prediction, WorldModel
+from wmrl_rewards.world_models.learned import LearnedWorldModel
 from wmrl_rewards.world_models.predicted_evaluator import prediction_request
 
 __all__ = ["ask", "measure", "world_model_fidelity"]
@@ -84,6 +87,11 @@ def world_model_fidelity(
     world_model = _world_model(config, output.parent / PREDICTIONS)
     if of_run:
         executed = executed_in_run(run_dir, config, every_turn)
+        if not executed:
+            raise ConfigError(
+                f"The run in {run_dir} has executed nothing that has a score: "
+                "name a policy, to execute some now."
+            )
     else:
         say(console, f"playing {trajectories} episodes on each competition ...")
         with make_executor(config, output.parent / EXECUTIONS) as executor:
@@ -107,6 +115,8 @@ def _place(folder: Path, config: GRPOConfig, policy: str | None) -> Path:
 def _world_model(config: GRPOConfig, store: Path) -> WorldModel:
     """The config's world model, with its predictions kept if anything names its weights."""
     model: LanguageModel
+    if config.world_model in OTHER_WORLD_MODELS:
+        return OTHER_WORLD_MODELS[config.world_model](config)
     if config.world_model == OWN_POLICY:
         model = load_policy(config, config.policy).language_model  # type: ignore[attr-defined]
     else:
@@ -119,17 +129,27 @@ def _world_model(config: GRPOConfig, store: Path) -> WorldModel:
 def ask(
     console: Console, world_model: WorldModel, executed: Sequence[Executed]
 ) -> list[tuple[Executed, Prediction]]:
-    """Ask the world model about each solution, in batches."""
-    requests = [prediction_request(one.solution, "public") for one in executed]
+    """Ask the world model about each solution, in batches.
+
+    One that learns is asked group by group and told the truth after each, as in a run.
+    """
+    learner = world_model if isinstance(world_model, LearnedWorldModel) else None
+    batches = _batches(executed) if learner is None else _groups(executed)
     predictions: list[Prediction] = []
-    for start in track(
-        range(0, len(requests), BATCH),
-        description="predicting",
-        console=console,
-        disable=not console.is_terminal,
-    ):
-        predictions += world_model.predict(requests[start : start + BATCH])
+    for batch in track(batches, description="predicting", console=console, disable=not console.is_terminal):
+        requests = [prediction_request(one.solution, "public") for one in batch]
+        predictions += world_model.predict(requests)
+        if learner is not None:
+            learner.learn(requests, [one.score for one in batch])
     return list(zip(executed, predictions, strict=True))
+
+
+def _batches(executed: Sequence[Executed]) -> list[Sequence[Executed]]:
+    return [executed[start : start + BATCH] for start in range(0, len(executed), BATCH)]
+
+
+def _groups(executed: Sequence[Executed]) -> list[list[Executed]]:
+    return [list(group) for _, group in groupby(executed, key=lambda one: one.group)]
 
 
 def measure(

@@ -1,4 +1,4 @@
-"""`LearnedWorldModel`: a scikit-learn regressor on features of a request; it can learn while a run goes on."""
+"""`LearnedWorldModel`: a scikit-learn regressor on features of a request, able to learn as a run goes on."""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ from wmrl_rewards.language_models.base import LanguageModel, Sampling
 from wmrl_rewards.language_models.openai_client import OpenAIModel
 from wmrl_rewards.prediction import WorldModel
 from wmrl_rewards.world_models.cached import CachedWorldModel
+from wmrl_rewards.world_models.controls import ConstantWorldModel, NoiseWorldModel
 from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
+from wmrl_rewards.world_models.learned import LearnedWorldModel
 from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
 
 __all__ = [
@@ -40,6 +42,12 @@ __all__ = [
 ]
 
 OWN_POLICY = "policy"
+# World models that are no language models. One that learns says nothing of groups before it has learned.
+OTHER_WORLD_MODELS: dict[str, Callable[[GRPOConfig], WorldModel]] = {
+    "learned": lambda config: LearnedWorldModel(prior=0.5),
+    "noise": lambda config: NoiseWorldModel(config.seed),
+    "constant": lambda config: ConstantWorldModel(),
+}
 
 
 @dataclass
@@ -51,12 +59,14 @@ class Parts:
         executor: Where solutions run; None if nothing is executed.
         predictor: The world model; None if nothing is predicted, or if the policy itself does it.
         predictor_of: Makes the world model of the frozen policy that training began with.
+        learner: The world model, if it learns from the anchors of the run.
     """
 
     load_policy: Callable[[str | Path], TrainablePolicy]
     executor: Executor | None = None
     predictor: Evaluator | None = None
     predictor_of: Callable[[Any], Evaluator] | None = None
+    learner: LearnedWorldModel | None = None
 
 
 def build_parts(config: GRPOConfig, cache: Path) -> Parts:
@@ -72,6 +82,10 @@ def build_parts(config: GRPOConfig, cache: Path) -> Parts:
     parts = Parts(lambda source: load_policy(config, source), make_executor(config, cache))
     if config.uses_world_model and config.world_model == OWN_POLICY:
         parts.predictor_of = lambda policy: make_predictor(config, policy.language_model)
+    elif config.uses_world_model and config.world_model in OTHER_WORLD_MODELS:
+        world_model = OTHER_WORLD_MODELS[config.world_model](config)
+        parts.predictor = PredictedEvaluator(world_model)
+        parts.learner = world_model if isinstance(world_model, LearnedWorldModel) else None
     elif config.uses_world_model:
         parts.predictor = make_predictor(config, load_language_model(config))
     return parts

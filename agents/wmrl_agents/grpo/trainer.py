@@ -27,6 +27,7 @@ from wmrl_agents.grpo.checkpoint import latest_checkpoint, save_checkpoint
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed, draw_tasks
 from wmrl_agents.grpo.gradients import GradientStatistics, accumulate_gradients
+from wmrl_agents.grpo.learning import teach, teach_again
 from wmrl_agents.grpo.metrics import step_metrics
 from wmrl_agents.grpo.parts import Parts, build_parts, load_competitions
 from wmrl_agents.grpo.rollouts import Group, Rollouts, rollout_settings
@@ -91,6 +92,8 @@ class GRPOTrainer:
             self.optimizer.load_state_dict(checkpoint.optimizer_state())
             self.reward.load_state_dict(checkpoint.reward_state())
         self.store.truncate(self.next_step)
+        if self.parts.learner is not None and self.next_step > 0:
+            teach_again(self.parts.learner, self.run_dir, config)
         truncate_metrics(self.run_dir, self.next_step)
         self.rollouts = Rollouts(
             self.policy, self.parts.executor, self._predictor(frozen), rollout_settings(config)
@@ -135,6 +138,8 @@ class GRPOTrainer:
         executed = [e for group in groups for t in group.trajectories for e in t.executions]
         repeated = self.store.repeated([solution for solution, _ in executed])
         self.store.write(step, groups, scores)
+        if self.parts.learner is not None:
+            teach(self.parts.learner, groups)
         metrics = {
             "step": step,
             **step_metrics(
