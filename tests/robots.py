@@ -130,3 +130,39 @@ def tiny_robometer(directory, *, layout="lerobot", seed=0):
 def rollout(seed, length=11, height=16, width=24):
     """Frames of noise: uint8 (length, height, width, 3)."""
     return np.random.default_rng(seed).integers(0, 256, (length, height, width, 3), dtype=np.uint8)
+
+
+def tiny_codec(directory, seed=0):
+    """A folder in the format of MiniVLA's codec, with 16 latent numbers; returns its state."""
+    torch.manual_seed(seed)
+    width = 16
+
+    def network(inputs, outputs):
+        layers = [torch.nn.Linear(inputs, 24), torch.nn.ReLU(), torch.nn.Linear(24, 24), torch.nn.ReLU()]
+        encoder = torch.nn.ModuleDict(
+            {"encoder": torch.nn.Sequential(*layers), "fc": torch.nn.Linear(24, outputs)}
+        )
+        randomise(encoder, seed)
+        return encoder.state_dict()
+
+    books = {f"layers.{i}._codebook.embed": torch.randn(1, 128, width) for i in range(7)}
+    more = {f"layers.{i}._codebook.cluster_size": torch.ones(1, 128) for i in range(7)}
+    state = {
+        "encoder": network(56, width),
+        "decoder": network(width, 56),
+        "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-3}]},
+        "vq_embedding": books | more,
+    }
+    (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
+    torch.save(state, directory / "checkpoints" / "model.pt")
+    config = {
+        "input_dim_h": 8,
+        "input_dim_w": 7,
+        "n_latent_dims": width,
+        "vqvae_n_embed": 128,
+        "vqvae_groups": 7,
+        "encoder_loss_multiplier": 1.0,
+        "act_scale": 2.0,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    return state

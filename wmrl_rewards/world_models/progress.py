@@ -6,8 +6,8 @@ accelerator nor Robometer's weights, it is the world model for a robot.
 
 *Labels.* Frame t of a success of T frames has the progress t / (T - 1). Of a failure only so much is known:
 it did not arrive. Its frame t has min(t / (L - 1), ceiling), with L the median length of the task's
-successes: it is taken to make headway like a success until the ceiling (0.5), and to get no further. Labels that are
-given with a rollout stand in the place of both.
+successes: it is taken to make headway like a success until the ceiling (0.5), and to get no further. Labels
+that are given with a rollout stand in the place of both.
 
 *Samples.* A stretch of a rollout between two random frames, eight frames of it: so that the number of a frame
 says nothing of its label. One in five is played to the end of the stretch and back again, with labels that
