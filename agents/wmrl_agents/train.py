@@ -18,7 +18,9 @@ from transformers.utils.logging import disable_progress_bar
 from wmrl_agents.evaluate import evaluate_policy, save_evaluation
 from wmrl_agents.grpo.checkpoint import latest_checkpoint
 from wmrl_agents.grpo.config import GRPOConfig
+from wmrl_agents.grpo.learners import follow
 from wmrl_agents.grpo.parts import load_competitions, load_playing_policy
+from wmrl_agents.grpo.ranks import Ranks
 from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.progress import shown_progress
 from wmrl_agents.runs import EXECUTIONS, STOPPED, continue_run, is_run, load_run, read_metrics, refuse_run
@@ -40,8 +42,11 @@ def start(config: GRPOConfig, run_dir: Path) -> int:
     Raises:
         ConfigError: The directory holds a run already.
     """
-    refuse_run(run_dir)
-    return _run(config, run_dir)
+    with Ranks.join() as ranks:
+        if not ranks.leads:
+            return _follow(ranks)
+        refuse_run(run_dir)
+        return _run(config, run_dir, ranks)
 
 
 def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
@@ -57,15 +62,28 @@ def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
     Raises:
         ConfigError: There is no run, or a setting cannot change within one.
     """
-    config = load_run(run_dir).replace(**flags)
-    continue_run(run_dir, config)
-    done = latest_checkpoint(run_dir)
-    if done is not None and done.step > config.steps:
-        raise ConfigError(f"The run in {run_dir} has finished {done.step} steps already, not {config.steps}.")
-    return _run(config, run_dir)
+    with Ranks.join() as ranks:
+        if not ranks.leads:
+            return _follow(ranks)
+        config = load_run(run_dir).replace(**flags)
+        continue_run(run_dir, config)
+        done = latest_checkpoint(run_dir)
+        if done is not None and done.step > config.steps:
+            raise ConfigError(
+                f"The run in {run_dir} has finished {done.step} steps already, not {config.steps}."
+            )
+        return _run(config, run_dir, ranks)
 
 
-def _run(config: GRPOConfig, run_dir: Path) -> int:
+def _follow(ranks: Ranks) -> int:
+    """Help rank 0, which alone decides when to stop: an interrupt, which all get, is for it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    follow(ranks, prepare=prepare_libraries)
+    return 0
+
+
+def _run(config: GRPOConfig, run_dir: Path, ranks: Ranks) -> int:
     """Evaluate, train, evaluate, report."""
     from wmrl_agents.report import write_report
 
@@ -74,7 +92,7 @@ def _run(config: GRPOConfig, run_dir: Path) -> int:
     say(console, f"run directory: {run_dir}")
     (run_dir / STOPPED).unlink(missing_ok=True)
     try:
-        with closing(GRPOTrainer(config, run_dir)) as trainer:
+        with closing(GRPOTrainer(config, run_dir, ranks=ranks)) as trainer:
             finished = _train(console, trainer)
     except KeyboardInterrupt:
         finished = False

@@ -300,3 +300,113 @@ def test_where_the_machine_fails_the_score_is_missing_or_the_run_stops():
     assert set(scores) == {None}
     with pytest.raises(InfrastructureError, match=r"lost .*--on-infrastructure continue"):
         played(groups_of("real"), TokenEvaluator(missing=1), max_turns=1, size=12, on_infrastructure="stop")
+
+
+def test_the_world_models_groups_are_played_to_their_end_while_anchors_execute():
+    """Executions of the anchors end only once all other groups have said their last word, and are kept."""
+    last_words = Event()
+    pool = ThreadPoolExecutor(16)
+    real, asked = TokenEvaluator(), []
+
+    class Slow:
+        def submit(self, solution, group=None, *, deadline=None):
+            return pool.submit(self.late, solution)
+
+        def late(self, solution):
+            assert last_words.wait(timeout=60), "the groups of the world model waited for the anchors"
+            return real.evaluate([solution])[0]
+
+    class Predictor(TokenEvaluator):
+        def evaluate(self, solutions):
+            if any(solution.competition.name == "sms-spam" for solution in solutions):
+                asked.extend(solution.turn for solution in solutions)
+                if asked[-1] == 2:
+                    last_words.set()
+            return super().evaluate(solutions)
+
+    groups = [
+        Group(0, DIGITS, "real"),
+        Group(1, load_competition("sms-spam"), "world_model"),
+        Group(2, DIGITS, "real"),
+    ]
+    played(groups, Slow(), Predictor("world_model"), policy=TabularPolicy(talkative()), max_turns=3, size=4)
+    assert set(asked) == {0, 1, 2}
+    for group in (groups[0], groups[2]):
+        for trajectory in group.trajectories:
+            assert trajectory.episode.turn == 3
+            assert len(trajectory.executions) == 3
+            assert trajectory.episode.score is not None
+
+
+def talkative():
+    """A table whose every reply holds a program."""
+    import torch
+
+    table = torch.zeros(8, 6, dtype=torch.float64)
+    table[TabularPolicy.START, TabularPolicy.END] = -30.0
+    return table
+
+
+def test_what_the_leader_does_adds_up_to_the_step_and_executions_run_beside_it():
+    from wmrl_agents.grpo.phases import Phases
+
+    now = 0.0
+    phases = Phases(clock=lambda: now)
+    future = Future()
+    phases.watch(future)
+    with phases("generate"):
+        now = 2.0
+    with phases("predict"):
+        now = 5.0
+    now = 6.0  # something else
+    second = Future()
+    phases.watch(second)
+    with phases("wait"):
+        now = 10.0
+        future.set_result(None)
+        now = 11.0
+        second.set_result(None)
+    with phases("train"):
+        now = 18.0
+    assert phases.take() == {
+        "seconds_generate": 2.0,
+        "seconds_predict": 3.0,
+        "seconds_wait": 5.0,
+        "seconds_train": 7.0,
+        "seconds_other": 1.0,
+        "seconds_execute": 11.0,
+        "seconds_step": 18.0,
+    }
+    now = 20.0
+    done = Future()
+    done.set_result(None)
+    phases.watch(done)
+    assert phases.take() == {
+        **dict.fromkeys(
+            ("seconds_generate", "seconds_predict", "seconds_wait", "seconds_train", "seconds_execute"), 0.0
+        ),
+        "seconds_other": 2.0,
+        "seconds_step": 2.0,
+    }
+
+
+def test_batches_may_be_sampled_by_somebody_else_and_all_the_same():
+    calls = []
+    policy = TabularPolicy()
+
+    def backwards(batches):
+        calls.append(len(batches))
+        replies = {
+            n: policy.sample(*batches[n][:1], seed=batches[n][1]) for n in reversed(range(len(batches)))
+        }
+        return [replies[number] for number in range(len(batches))]
+
+    predictor = TokenEvaluator("world_model")
+    expected = story(
+        played(groups_of("world_model", "real"), TokenEvaluator(), predictor, generation_batch=2)
+    )
+    groups = groups_of("world_model", "real")
+    settings = RolloutSettings(generation_batch=2)
+    Rollouts(policy, TokenEvaluator(), predictor, settings, sample=backwards).play(groups, 3, seed=0)
+    assert story(groups) == expected
+    assert max(calls) > 1

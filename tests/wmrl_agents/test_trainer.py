@@ -304,3 +304,79 @@ def test_held_out_competitions_are_not_trained_on(tmp_path):
         trainer_in(tmp_path / "run", competitions=("later",), data_root=str(tmp_path / "tasks"))
     with pytest.raises(ConfigError, match="no competitions of the split 'train'"):
         trainer_in(tmp_path / "run", data_root=str(tmp_path / "tasks"))
+
+
+class Cold(TabularPolicy):
+    """Samples from a sharper distribution than the one that it trains."""
+
+    def sample(self, prompts, *, seed):
+        return TabularPolicy(self.table.detach() * 3 + 1.0 * torch.arange(6)).sample(prompts, seed=seed)
+
+    @classmethod
+    def load(cls, source):
+        return cls(TabularPolicy.load(source).table.detach())
+
+
+def test_nothing_is_updated_or_written_where_training_and_sampling_differ(tmp_path):
+    trainer = trainer_in(tmp_path / "run", policy=Cold.load)
+    before = trainer.policy.table.detach().clone()
+    with pytest.raises(WMRLError, match=r"Nothing was updated.*temperature.*top-p.*pads.*dtype"):
+        trainer.step()
+    assert torch.equal(trainer.policy.table, before)
+    assert read_metrics(tmp_path / "run") == []
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_sampler_that_went_wrong_is_found_after_a_resume_too(tmp_path):
+    trainer_in(tmp_path / "run", steps=2).train()
+    resumed = trainer_in(tmp_path / "run", policy=Cold.load)
+    before = resumed.policy.table.detach().clone()
+    with pytest.raises(WMRLError, match="does not train what it samples"):
+        resumed.train()
+    assert torch.equal(resumed.policy.table, before)
+    assert len(read_metrics(tmp_path / "run")) == 2
+
+
+def test_a_batch_can_feed_several_updates(tmp_path):
+    """The first one is that of a single update; the later ones are clipped, and rewards are learned once."""
+    once = trainer_in(tmp_path / "once", steps=1)
+    thrice = trainer_in(tmp_path / "thrice", steps=1, updates_per_batch=3, clip_low=0.1, clip_high=0.1)
+    first, several = once.step(), thrice.step()
+    assert several["grad_norm"] == first["grad_norm"]
+    assert several["kl"] == first["kl"]
+    assert first["clipped_tokens"] is None
+    assert 0 < several["clipped_tokens"] < 1
+    assert several["pairs"] == first["pairs"]
+    assert thrice.optimizer.state[thrice.policy.table]["step"] == 3
+    start = TabularPolicy().table
+    moved = [float((trainer.policy.table - start).detach().norm()) for trainer in (once, thrice)]
+    assert moved[1] > 1.5 * moved[0]
+
+
+def test_time_is_accounted_for_by_phase(tmp_path):
+    metrics = trainer_in(tmp_path / "run").step()
+    phases = ("generate", "predict", "train", "wait", "other")
+    assert sum(metrics[f"seconds_{phase}"] for phase in phases) == pytest.approx(metrics["seconds_step"])
+    for phase in ("generate", "predict", "train"):
+        assert metrics[f"seconds_{phase}"] > 0
+    assert 0 < metrics["seconds_workers_generate"] <= metrics["seconds_generate"]
+    assert 0 < metrics["seconds_workers_train"] <= metrics["seconds_train"]
+
+
+def test_a_lost_group_and_a_lost_step_are_still_a_step(tmp_path):
+    """No score of any trajectory is known: the policy is only held to its reference, and the run goes on."""
+
+    class Nothing(TokenEvaluator):
+        def one(self, tokens):
+            return TokenEvaluator(missing=tokens[0]).one(tokens)
+
+    trainer = trainer_in(
+        tmp_path / "run", Nothing(), reward_source="real", policy=talkative, entropy_coefficient=0, steps=2
+    )
+    trainer.train()
+    for step in read_metrics(tmp_path / "run"):
+        assert step["missing"] == 16
+        assert step["score"] is None
+        assert step["grad_norm"] == pytest.approx(0, abs=1e-12)
+    rows = table(tmp_path / "run", "SELECT real, coefficient FROM trajectories")
+    assert set(rows) == {(None, 0.0)}

@@ -101,7 +101,17 @@ class GRPOConfig:
     loss_reduction: Literal["sum", "sequence_mean"] = "sum"
     """Over a trajectory's own tokens: their sum, or their mean."""
     micro_batch: int = 8
-    """Trajectories in one backward pass; changes memory and speed, never the gradient."""
+    """Trajectories in one backward pass at most; changes memory and speed, never the gradient."""
+    micro_batch_tokens: int | None = None
+    """Tokens in one backward pass at most, padding included: with a large micro_batch, short trajectories
+    share a pass and long ones do not overflow the memory. None for no limit."""
+    updates_per_batch: int = 1
+    """Updates that each batch is used for. After the first one the ratio to the policy that sampled the batch
+    is clipped."""
+    clip_low: float = 0.2
+    """How far below 1 that ratio counts."""
+    clip_high: float = 0.2
+    """How far above 1 it counts."""
 
     # Rewards
     reward_source: RewardSource = "wmrl"
@@ -238,6 +248,8 @@ _MINIMA: dict[str, float] = {
     "kl_coefficient": 0,
     "entropy_coefficient": 0,
     "micro_batch": 1,
+    "micro_batch_tokens": 1,
+    "updates_per_batch": 1,
     "min_pairs": 2,
     "refit_every": 1,
     "debias_window": 2,
@@ -257,7 +269,14 @@ _MINIMA: dict[str, float] = {
     "evaluation_repeats": 1,
     "seed": 0,
 }
-_POSITIVE = ("temperature", "learning_rate", "max_grad_norm", "anchor_fraction")  # and all seconds
+_POSITIVE = (  # and all seconds
+    "temperature",
+    "learning_rate",
+    "max_grad_norm",
+    "anchor_fraction",
+    "clip_low",
+    "clip_high",
+)
 _WHY_NOT = {
     **dict.fromkeys(
         (
@@ -299,7 +318,7 @@ def _checked(name: str, value: Any) -> Any:
         raise ConfigError(f"{name} must be at least {_MINIMA[name]}, not {value}.")
     if (name in _POSITIVE or name.endswith("_s")) and value <= 0:
         raise ConfigError(f"{name} must be above 0, not {value}.")
-    if name.endswith("_fraction") and value > 1:
+    if (name.endswith("_fraction") or name == "clip_low") and value > 1:
         raise ConfigError(f"{name} must be at most 1, not {value}.")
     if value == ():
         raise ConfigError(f"{name} names nothing: give at least one, or leave it out.")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wmrl_agents.grpo.gradients import GradientStatistics
 from wmrl_agents.grpo.rollouts import Group, Trajectory
 from wmrl_agents.grpo.scores import StepScores
+from wmrl_agents.grpo.updates import Update
 from wmrl_envs.evaluation import Evaluation
 from wmrl_rewards.fusion import all_equal
 
@@ -26,10 +26,9 @@ REASON_CHARS = 300
 def step_metrics(
     groups: Sequence[Group],
     scores: StepScores,
-    gradient: GradientStatistics,
+    update: Update,
     *,
     num_groups: int,
-    grad_norm: float,
     repeated: int,
 ) -> dict[str, Any]:
     """Numbers of one step, besides those of the rewards and the clock.
@@ -37,16 +36,16 @@ def step_metrics(
     Args:
         groups: Its groups with finished trajectories.
         scores: Their scores.
-        gradient: What the backward passes saw.
+        update: What the backward passes saw.
         num_groups: Groups that a step of real-execution GRPO has. Where fewer were played (anchors alone),
             what that would have used is reckoned from those.
-        grad_norm: Length of the gradient before clipping.
         repeated: Executions of a program that the run had executed before.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     executed = [evaluation for trajectory in trajectories for _, evaluation in trajectory.executions]
     predicted = [evaluation for trajectory in trajectories for evaluation in _predictions(trajectory)]
     evaluated = sum(len(trajectory.episode.evaluations) for trajectory in trajectories)
+    outcomes = [evaluation.outcome for evaluation in executed if evaluation.outcome is not None]
     anchors = scores.anchors
     return {
         "score": _mean(scores.used),
@@ -67,13 +66,15 @@ def step_metrics(
         "executions_real_would_use": round(evaluated * num_groups / len(groups)),
         "turns": sum(trajectory.episode.turn for trajectory in trajectories),
         "truncated_replies": sum(sum(trajectory.truncated) for trajectory in trajectories),
-        "tokens": gradient.tokens,
-        "kl": gradient.kl,
-        "entropy": gradient.entropy,
-        "logp_mismatch": gradient.mismatch,
-        "logp_mismatch_trajectory": gradient.sequence_mismatch,
-        "grad_norm": grad_norm,
-        "seconds_executing": sum(e.outcome.seconds for e in executed if e.outcome is not None),
+        "tokens": update.statistics.tokens,
+        "kl": update.statistics.kl,
+        "entropy": update.statistics.entropy,
+        "logp_mismatch": update.statistics.mismatch,
+        "logp_mismatch_trajectory": update.statistics.sequence_mismatch,
+        "grad_norm": update.grad_norm,
+        "clipped_tokens": update.clipped,
+        "seconds_executing": sum(outcome.seconds for outcome in outcomes),
+        "seconds_workers_execute": sum(outcome.seconds for outcome in outcomes if not outcome.cached),
     }
 
 

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed
+from wmrl_agents.grpo.phases import Phases
 from wmrl_agents.grpo.roles import PlayingPolicy
 from wmrl_agents.policies.base import Prompt, Sample
 from wmrl_envs.autoresearch.competition import Competition
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 Wait = Iterator[list[Future[Evaluation]]]
+Batch = tuple[list[Prompt], int]
 
 
 class Executor(Protocol):
@@ -136,6 +138,10 @@ class Rollouts:
             are executed are predicted as well, while they run.
         settings: How to play.
         clock: Tells the time that deadlines are made of.
+        sample: Samples batches of prompts, each with its seed; None asks the policy for one after the other.
+
+    Attributes:
+        phases: Where the time goes.
     """
 
     def __init__(
@@ -145,13 +151,16 @@ class Rollouts:
         predictor: Evaluator | None,
         settings: RolloutSettings,
         clock: Callable[[], float] = time.monotonic,
+        sample: Callable[[Sequence[Batch]], list[list[Sample]]] | None = None,
     ) -> None:
         self.policy = policy
         self.executor = executor
         self.predictor = predictor
         self.settings = settings
+        self.phases = Phases()
         self._clock = clock
         self._deadline = float("inf")
+        self._sample_batches = sample or self._one_after_the_other
 
     def play(self, groups: Sequence[Group], size: int, *, seed: int) -> None:
         """Fill groups with ``size`` finished trajectories each.
@@ -171,7 +180,7 @@ class Rollouts:
         cohorts = [[group] for group in groups if group.source == "real"]
         predicted = [group for group in groups if group.source == "world_model"]
         plays = [self._play(cohort, seed) for cohort in [*cohorts, predicted] if cohort]
-        _run(plays)
+        _run(plays, self.phases)
 
     def _begin(self, group: Group) -> Trajectory:
         settings = self.settings
@@ -222,10 +231,14 @@ class Rollouts:
         size = self.settings.generation_batch
         starts = range(0, len(prompts), size)
         batches = [
-            self.policy.sample(prompts[start : start + size], seed=derive_seed(seed, "batch", number))
+            (list(prompts[start : start + size]), derive_seed(seed, "batch", number))
             for number, start in enumerate(starts)
         ]
-        return [sample for batch in batches for sample in batch]
+        with self.phases("generate"):
+            return [sample for batch in self._sample_batches(batches) for sample in batch]
+
+    def _one_after_the_other(self, batches: Sequence[Batch]) -> list[list[Sample]]:
+        return [self.policy.sample(prompts, seed=seed) for prompts, seed in batches]
 
     def _predict(self, waiting: Sequence[Trajectory], group: int) -> Wait:
         """Let the world model answer in place of an execution."""
@@ -254,13 +267,19 @@ class Rollouts:
 
     def _ask(self, waiting: Sequence[Trajectory]) -> list[Evaluation]:
         assert self.predictor is not None, "groups of the world model need one"
-        return self.predictor.evaluate([_solution(t) for t in waiting]) if waiting else []
+        if not waiting:
+            return []
+        with self.phases("predict"):
+            return self.predictor.evaluate([_solution(t) for t in waiting])
 
     def _submit(self, solutions: Sequence[Solution], group: int) -> list[Future[Evaluation]]:
         if not solutions:
             return []
         assert self.executor is not None, "groups that are executed need an executor"
-        return [self.executor.submit(solution, group, deadline=self._deadline) for solution in solutions]
+        futures = [self.executor.submit(solution, group, deadline=self._deadline) for solution in solutions]
+        for future in futures:
+            self.phases.watch(future)
+        return futures
 
     def _result(self, future: Future[Evaluation]) -> Evaluation:
         evaluation = future.result()
@@ -287,7 +306,7 @@ def _solution(trajectory: Trajectory) -> Solution:
     return trajectory.episode.waiting
 
 
-def _run(plays: Sequence[Wait]) -> None:
+def _run(plays: Sequence[Wait], phases: Phases) -> None:
     """Advance the first play that can go on; sleep only if none can."""
     waiting: list[tuple[Wait, list[Future[Evaluation]]]] = [(play, []) for play in plays]
     while waiting:
@@ -295,7 +314,8 @@ def _run(plays: Sequence[Wait]) -> None:
         place = next(places, None)
         if place is None:
             pending = [future for _, futures in waiting for future in futures if not future.done()]
-            wait(pending, return_when=FIRST_COMPLETED)
+            with phases("wait"):
+                wait(pending, return_when=FIRST_COMPLETED)
             continue
         play, _ = waiting[place]
         futures = next(play, None)

@@ -8,17 +8,20 @@ One step (the paper's Section 3; Algorithm in the words of this project):
 4. :math:`\hat g = \sum a_{k,i} s_{k,i}` with KL and entropy, one step of AdamW at a constant rate.
 5. Learn from the anchors: pairs, residuals, :math:`\hat f_t`, :math:`\rho_t`.
 
-One optimiser step a batch, so there is no importance ratio and nothing is clipped. There is no division by
-the standard deviation of a group. Run it with ``wmrl train``, or::
+One optimiser step a batch, so there is no importance ratio and nothing is clipped, unless
+``updates_per_batch`` asks for more. There is no division by the standard deviation of a group. Run it with
+``wmrl train``, or::
 
     GRPOTrainer(GRPOConfig(steps=10), "runs/mine").train()
+
+Over several processes: ``torchrun --nproc-per-node 2 -m wmrl_agents.cli train``. Rank 0 is this trainer, the
+others are its `Learners`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -26,12 +29,14 @@ import torch
 from wmrl_agents.grpo.checkpoint import latest_checkpoint, save_checkpoint
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed, draw_tasks
-from wmrl_agents.grpo.gradients import GradientStatistics, accumulate_gradients
+from wmrl_agents.grpo.learners import Learners
 from wmrl_agents.grpo.learning import teach, teach_again
 from wmrl_agents.grpo.metrics import step_metrics
 from wmrl_agents.grpo.parts import Parts, build_parts, load_competitions
+from wmrl_agents.grpo.ranks import Ranks
 from wmrl_agents.grpo.rollouts import Group, Rollouts, rollout_settings
 from wmrl_agents.grpo.scores import StepScores, score_step
+from wmrl_agents.grpo.updates import Update, update_policy
 from wmrl_agents.runs import (
     EXECUTIONS,
     STORE,
@@ -43,13 +48,11 @@ from wmrl_agents.runs import (
 )
 from wmrl_agents.store import RunStore
 from wmrl_envs.autoresearch import Competition
-from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluator
 from wmrl_rewards import PairPool, WorldModelReward
 
 __all__ = ["GRPOTrainer"]
-
-_LARGEST_MISMATCH = 0.05
 
 
 class GRPOTrainer:
@@ -60,22 +63,31 @@ class GRPOTrainer:
         run_dir: The run's directory, made if it is not there. What lies in it beyond the newest checkpoint
             (a step that was killed) is dropped.
         parts: Policy loader, sandbox and world model to use instead of those that the config names.
+        ranks: The processes of the run, of which this is rank 0 (the others `follow`); None for this one.
 
     Raises:
         WMRLError: A competition, a model or the sandbox cannot be had, or the directory holds another run.
     """
 
-    def __init__(self, config: GRPOConfig, run_dir: str | Path, parts: Parts | None = None) -> None:
+    def __init__(
+        self,
+        config: GRPOConfig,
+        run_dir: str | Path,
+        parts: Parts | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.config = config
         self.run_dir = Path(run_dir)
         self.competitions = load_competitions(config)
         _refuse_heldout(self.competitions)
         self.parts = parts or build_parts(config, self.run_dir / EXECUTIONS)
+        ranks = ranks or Ranks()
+        ranks.tell(("begin", config))
         checkpoint = latest_checkpoint(self.run_dir)
         self.next_step = 0 if checkpoint is None else checkpoint.step
         self.policy = self.parts.load_policy(config.policy if checkpoint is None else checkpoint.policy_dir)
         frozen = self._frozen_start(started=checkpoint is None)
-        self.reference = frozen if config.kl_coefficient > 0 else None
+        self.learners = Learners(config, self.policy, frozen if config.kl_coefficient > 0 else None, ranks)
         if is_run(self.run_dir):
             continue_run(self.run_dir, config)
         else:
@@ -96,8 +108,14 @@ class GRPOTrainer:
             teach_again(self.parts.learner, self.run_dir, config)
         truncate_metrics(self.run_dir, self.next_step)
         self.rollouts = Rollouts(
-            self.policy, self.parts.executor, self._predictor(frozen), rollout_settings(config)
+            self.policy,
+            self.parts.executor,
+            self._predictor(frozen),
+            rollout_settings(config),
+            sample=self.learners.sample,
         )
+        self._compared = False
+        self.learners.share_weights()
 
     def train(
         self,
@@ -125,13 +143,14 @@ class GRPOTrainer:
 
     def step(self) -> dict[str, Any]:
         """Do one step, write what happened to the run directory, and return its metrics."""
-        step, started = self.next_step, perf_counter()
+        step, phases = self.next_step, self.rollouts.phases
+        phases.take()
         groups = self.draw_groups(step)
         seed = derive_seed(self.config.seed, "rollouts", step)
         self.rollouts.play(groups, self.config.group_size, seed=seed)
         scores = score_step(groups, self.reward)
-        rolled_out = perf_counter()
-        gradient, grad_norm = self._update(groups, scores)
+        with phases("train"):
+            update = self._update(groups, scores)
         used = self.reward.statistics()
         self.reward.observe(step, scores.sources, scores.real, scores.predicted)
         after = self.reward.statistics()
@@ -145,17 +164,15 @@ class GRPOTrainer:
             **step_metrics(
                 groups,
                 scores,
-                gradient,
+                update,
                 num_groups=self.config.groups_per_step,
-                grad_norm=grad_norm,
                 repeated=repeated,
             ),
             **used,
             "flattened_groups": after["flattened_groups"],
             "bias": after["bias"],
-            "seconds_rollouts": rolled_out - started,
-            "seconds_gradient": perf_counter() - rolled_out,
-            "seconds_step": perf_counter() - started,
+            **self.learners.take_seconds(),
+            **phases.take(),
         }
         append_metrics(self.run_dir, metrics)
         self.next_step += 1
@@ -199,7 +216,8 @@ class GRPOTrainer:
         """The policy that training began with: the KL term holds on to it, and it may be the world model."""
         if self.config.kl_coefficient == 0 and self.parts.predictor_of is None:
             return None
-        start = self.policy if started else self.parts.load_policy(self.config.policy)
+        keeps_start = started or getattr(self.policy, "keeps_start", False)  # an adapter leaves it below
+        start = self.policy if keeps_start else self.parts.load_policy(self.config.policy)
         return start.frozen_copy()
 
     def _predictor(self, frozen: Any) -> Evaluator | None:
@@ -208,39 +226,22 @@ class GRPOTrainer:
             return None
         return self.parts.predictor if self.parts.predictor_of is None else self.parts.predictor_of(frozen)
 
-    def _update(self, groups: list[Group], scores: StepScores) -> tuple[GradientStatistics, float]:
-        """One step of the optimiser; returns statistics and the gradient's length before clipping."""
-        config = self.config
-        records = [trajectory.sample for group in groups for trajectory in group.trajectories]
-        gradient = accumulate_gradients(
-            self.policy,
-            [record for record in records if record is not None],
-            scores.coefficients.ravel().tolist(),
-            reference=self.reference,
-            kl_coefficient=config.kl_coefficient,
-            entropy_coefficient=config.entropy_coefficient,
-            loss_reduction=config.loss_reduction,
-            micro_batch=config.micro_batch,
+    def _update(self, groups: list[Group], scores: StepScores) -> Update:
+        """The updates of one batch, of the trajectories that said anything at all."""
+        members = [trajectory for group in groups for trajectory in group.trajectories]
+        pairs = zip(members, scores.coefficients.ravel().tolist(), strict=True)
+        batch = [(member.sample, a) for member, a in pairs if member.sample is not None]
+        update = update_policy(
+            self.learners,
+            self.optimizer,
+            self.config,
+            [sample for sample, _ in batch],
+            [a for _, a in batch],
+            step=self.next_step,
+            compare=not self._compared,
         )
-        longest = float("inf") if config.max_grad_norm is None else config.max_grad_norm
-        grad_norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), longest))
-        self._check(gradient, grad_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return gradient, grad_norm
-
-    def _check(self, gradient: GradientStatistics, grad_norm: float) -> None:
-        """Refuse to train on a gradient that cannot be the right one."""
-        if not grad_norm < float("inf"):
-            raise WMRLError(
-                f"The gradient of step {self.next_step} is not finite: lower the learning rate, "
-                "or use a number format with a larger range."
-            )
-        if self.next_step == 0 and gradient.mismatch > _LARGEST_MISMATCH:
-            raise WMRLError(
-                f"Log-probabilities in training and in sampling differ by {gradient.mismatch:.3f} a token: "
-                "the policy does not train what it samples."
-            )
+        self._compared = True
+        return update
 
 
 def _refuse_heldout(competitions: Sequence[Competition]) -> None:

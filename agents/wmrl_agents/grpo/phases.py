@@ -1,0 +1,81 @@
+"""Where the time of a step goes, by the clock on the wall.
+
+The leading process does one thing at a time: it generates, predicts, trains, waits for executions, or does
+something else; these five add up to the step. Executions go on beside all of them, so the time during which
+at least one of them was under way is counted for itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, Literal
+
+__all__ = ["Phases"]
+
+Phase = Literal["generate", "predict", "train", "wait"]
+PHASES: tuple[Phase, ...] = ("generate", "predict", "train", "wait")
+
+
+class Phases:
+    """Stopwatches of a step.
+
+    Args:
+        clock: Tells the time in seconds.
+
+    Example:
+        >>> phases = Phases(clock=iter([0.0, 1.0, 3.0, 10.0]).__next__)
+        >>> with phases("generate"):
+        ...     pass
+        >>> phases.take()["seconds_generate"]
+        2.0
+    """
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running = 0
+        self._busy_since = 0.0
+        self._executing = 0.0
+        self._spent = dict.fromkeys(PHASES, 0.0)
+        self._begun = clock()
+
+    @contextmanager
+    def __call__(self, phase: Phase) -> Iterator[None]:
+        """Time what is done inside."""
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self._spent[phase] += self._clock() - started
+
+    def watch(self, execution: Future[Any]) -> None:
+        """Count an execution as under way until it is done."""
+        with self._lock:
+            if self._running == 0:
+                self._busy_since = self._clock()
+            self._running += 1
+        execution.add_done_callback(self._ended)
+
+    def _ended(self, execution: Future[Any]) -> None:
+        with self._lock:
+            self._running -= 1
+            if self._running == 0:
+                self._executing += self._clock() - self._busy_since
+
+    def take(self) -> dict[str, float]:
+        """Seconds since the last call, by phase, and begin anew."""
+        now = self._clock()
+        with self._lock:
+            executing, self._executing = self._executing, 0.0
+        spent, self._spent = self._spent, dict.fromkeys(PHASES, 0.0)
+        whole, self._begun = now - self._begun, now
+        return {
+            **{f"seconds_{phase}": seconds for phase, seconds in spent.items()},
+            "seconds_other": whole - sum(spent.values()),
+            "seconds_execute": executing,
+            "seconds_step": whole,
+        }
