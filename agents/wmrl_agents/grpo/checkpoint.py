@@ -2,6 +2,7 @@
 
 - ``policy/``: the policy's own directory format;
 - ``optimizer.pt``: AdamW's moments, tensors and numbers only (read back with ``weights_only=True``);
+- ``audit.pt``: the window of the gradient audit, if there is one;
 - ``state.json``: number of finished steps, state of the rewards.
 
 There is no generator's state: every draw follows from the run's seed (see `draws`). A checkpoint is written
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from wmrl_agents.grpo.audit import GradientAudit
 from wmrl_agents.grpo.roles import TrainablePolicy
 
 __all__ = ["Checkpoint", "latest_checkpoint", "save_checkpoint"]
@@ -40,6 +42,11 @@ class Checkpoint:
     def policy_dir(self) -> Path:
         """Directory of the policy."""
         return self.path / "policy"
+
+    @property
+    def audit_file(self) -> Path:
+        """File of the gradient audit's window, there if the run has an audit."""
+        return self.path / "audit.pt"
 
     def reward_state(self) -> dict[str, Any]:
         """State of the `WorldModelReward`."""
@@ -72,6 +79,7 @@ def save_checkpoint(
     policy: TrainablePolicy,
     optimizer: torch.optim.Optimizer,
     reward_state: dict[str, Any],
+    audit: GradientAudit | None,
     keep: int,
 ) -> Checkpoint:
     """Write a checkpoint and drop the oldest ones.
@@ -82,6 +90,7 @@ def save_checkpoint(
         policy: The policy after them.
         optimizer: Its optimiser.
         reward_state: State of the rewards, fit for JSON.
+        audit: The gradient audit, if there is one.
         keep: Number of checkpoints kept, this one included.
     """
     folder = run_dir / "checkpoints"
@@ -92,6 +101,8 @@ def save_checkpoint(
     partial.mkdir()
     policy.save(partial / "policy")
     torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+    if audit is not None:
+        audit.save(partial / "audit.pt")
     state = {"step": step, "reward": reward_state}
     (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
     os.rename(partial, final)

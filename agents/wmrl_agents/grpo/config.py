@@ -112,6 +112,9 @@ class GRPOConfig:
     """How far below 1 that ratio counts."""
     clip_high: float = 0.2
     """How far above 1 it counts."""
+    audit_gradients: bool = False
+    """Whether to measure the variance and the bias of group gradients, which takes about as long again as the
+    gradient itself."""
 
     # Rewards
     reward_source: RewardSource = "wmrl"

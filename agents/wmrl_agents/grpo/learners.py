@@ -17,6 +17,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from torch import Tensor
+
+from wmrl_agents.grpo.audit import sketch_group
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.gradients import GradientStatistics, accumulate_gradients
 from wmrl_agents.grpo.parts import load_policy
@@ -27,6 +30,7 @@ from wmrl_agents.policies.base import Prompt, Sample
 __all__ = ["Learners", "follow"]
 
 Batch = tuple[list[Prompt], int]
+GroupToSketch = tuple[list[Sample], list[list[float]]]
 
 
 class Learners:
@@ -69,6 +73,10 @@ class Learners:
     ) -> GradientStatistics:
         """Leave the step's gradient in the parameters' ``.grad``; see `accumulate_gradients`."""
         return self._together("_accumulate", samples, coefficients, clip)
+
+    def sketch(self, groups: Sequence[GroupToSketch]) -> list[list[Tensor]]:
+        """Sketches of each group's gradients, one for each of its rows of coefficients."""
+        return self._together("_sketch", groups)
 
     def share_weights(self) -> None:
         """Give all processes the weights of this one."""
@@ -115,6 +123,15 @@ class Learners:
         self.seconds["train"] += sum(seconds for _, seconds in parts)
         self.ranks.add_up(self.policy.parameters())
         return sum((part for part, _ in parts), GradientStatistics())
+
+    def _sketch(self, groups: Sequence[GroupToSketch]) -> list[list[Tensor]]:
+        started = perf_counter()
+        share = range(self.ranks.rank, len(groups), self.ranks.size)
+        sketches = {number: sketch_group(self.policy, *groups[number], self.config) for number in share}
+        parts = self.ranks.gather((sketches, perf_counter() - started))
+        self.seconds["train"] += sum(seconds for _, seconds in parts)
+        whole = {number: found for part, _ in parts for number, found in part.items()}
+        return [whole[number] for number in sorted(whole)]
 
     def _share_weights(self) -> None:
         self.ranks.copy(self.policy.parameters())

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from wmrl_agents.grpo.audit import GradientAudit, group_coefficients
 from wmrl_agents.grpo.checkpoint import latest_checkpoint, save_checkpoint
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed, draw_tasks
@@ -114,6 +115,9 @@ class GRPOTrainer:
             rollout_settings(config),
             sample=self.learners.sample,
         )
+        self.audit = GradientAudit(config.anchor_window) if config.audit_gradients else None
+        if self.audit is not None and checkpoint is not None:
+            self.audit.load(checkpoint.audit_file)
         self._compared = False
         self.learners.share_weights()
 
@@ -149,9 +153,10 @@ class GRPOTrainer:
         seed = derive_seed(self.config.seed, "rollouts", step)
         self.rollouts.play(groups, self.config.group_size, seed=seed)
         scores = score_step(groups, self.reward)
-        with phases("train"):
-            update = self._update(groups, scores)
         used = self.reward.statistics()
+        with phases("train"):
+            audited = self._audit(groups, scores, used)
+            update = self._update(groups, scores)
         self.reward.observe(step, scores.sources, scores.real, scores.predicted)
         after = self.reward.statistics()
         executed = [e for group in groups for t in group.trajectories for e in t.executions]
@@ -171,6 +176,7 @@ class GRPOTrainer:
             **used,
             "flattened_groups": after["flattened_groups"],
             "bias": after["bias"],
+            **audited,
             **self.learners.take_seconds(),
             **phases.take(),
         }
@@ -202,6 +208,7 @@ class GRPOTrainer:
             policy=self.policy,
             optimizer=self.optimizer,
             reward_state=self.reward.state_dict(),
+            audit=self.audit,
             keep=self.config.keep_checkpoints,
         )
 
@@ -225,6 +232,19 @@ class GRPOTrainer:
         if not self.config.uses_world_model:
             return None
         return self.parts.predictor if self.parts.predictor_of is None else self.parts.predictor_of(frozen)
+
+    def _audit(self, groups: list[Group], scores: StepScores, used: dict[str, Any]) -> dict[str, Any]:
+        """Look at each group's own gradient; what the log says of it, nothing if there is no audit."""
+        if self.audit is None:
+            return {}
+        self.audit.begin(used["fitted"])
+        rows = [group_coefficients(scores, k) for k in range(len(groups))]
+        usable = [k for k, (_, enough) in enumerate(rows) if enough]
+        samples = [[t.sample for t in group.trajectories if t.sample is not None] for group in groups]
+        for sketches in self.learners.sketch([(samples[k], rows[k][0]) for k in usable]):
+            self.audit.observe(sketches)
+        anchors = sum(scores.sources[k] == "real" for k in usable)
+        return dict(self.audit.statistics(used["rho"], anchors, len(usable) - anchors))
 
     def _update(self, groups: list[Group], scores: StepScores) -> Update:
         """The updates of one batch, of the trajectories that said anything at all."""
