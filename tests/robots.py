@@ -166,3 +166,83 @@ def tiny_codec(directory, seed=0):
     }
     (directory / "config.json").write_text(json.dumps(config))
     return state
+
+
+def _vit(prefix, dim, depth, mlp, side, **more):
+    """Shapes of a timm ViT."""
+    shapes = {
+        "patch_embed.proj.weight": (dim, 3, 14, 14),
+        "patch_embed.proj.bias": (dim,),
+        "pos_embed": (1, side * side, dim),
+        "norm.weight": (dim,),
+        "norm.bias": (dim,),
+    }
+    for i in range(depth):
+        for name, shape in {
+            "norm1": (dim,),
+            "attn.qkv": (3 * dim, dim),
+            "attn.proj": (dim, dim),
+            "norm2": (dim,),
+            "mlp.fc1": (mlp, dim),
+            "mlp.fc2": (dim, mlp),
+        }.items():
+            shapes[f"blocks.{i}.{name}.weight"] = shape
+            shapes[f"blocks.{i}.{name}.bias"] = shape[:1]
+        shapes |= {f"blocks.{i}.{name}": shape for name, shape in more.get("block", {}).items()}
+    shapes |= more.get("also", {})
+    return {prefix + name: shape for name, shape in shapes.items()}
+
+
+def tiny_mini_vla(directory, seed=0):
+    """A Prismatic run's folder with a tiny MiniVLA, its codec and tokenizer; returns the weights by part."""
+    tokenizer = byte_tokenizer()
+    rows = -(-(len(tokenizer) + 256) // 64) * 64
+    width, hidden, mlp = 128, 128 + 144, 96
+    scale = {"ls1.gamma": (128,), "ls2.gamma": (128,)}
+    tokens = {"cls_token": (1, 1, 128), "reg_token": (1, 4, 128)}
+    vision = _vit("dino_featurizer.", 128, 3, 256, 3, block=scale, also=tokens)
+    vision |= _vit("siglip_featurizer.", 144, 3, 150, 3, also={"attn_pool.latent": (1, 1, 144)})
+    sizes = [hidden, 4 * hidden, width, width]
+    projector = {}
+    for number, before, after in zip((0, 2, 4), sizes, sizes[1:], strict=False):
+        projector |= {f"projector.{number}.weight": (after, before), f"projector.{number}.bias": (after,)}
+    llm = {"llm.model.embed_tokens.weight": (rows, width), "llm.model.norm.weight": (width,)}
+    for i in range(2):
+        b = f"llm.model.layers.{i}."
+        llm |= {b + "input_layernorm.weight": (width,), b + "post_attention_layernorm.weight": (width,)}
+        llm |= {b + f"mlp.{name}_proj.weight": (mlp, width) for name in ("gate", "up")}
+        llm |= {b + "mlp.down_proj.weight": (width, mlp), b + "self_attn.o_proj.weight": (width, 128)}
+        for name, size in (("q", 128), ("k", 64), ("v", 64)):
+            llm |= {
+                f"{b}self_attn.{name}_proj.weight": (size, width),
+                f"{b}self_attn.{name}_proj.bias": (size,),
+            }
+    generator = torch.Generator().manual_seed(seed)
+
+    def filled(shapes):
+        state = {}
+        for name, shape in shapes.items():
+            scale = name.endswith(("norm.weight", "norm1.weight", "norm2.weight", "gamma"))
+            state[name] = torch.randn(shape, generator=generator) * 0.1 + (1.0 if scale else 0.0)
+        return state
+
+    model = {
+        "vision_backbone": filled(vision),
+        "projector": filled(projector),
+        "llm_backbone": filled(llm),
+    }
+    language = model["llm_backbone"]
+    language["llm.lm_head.weight"] = language["llm.model.embed_tokens.weight"]
+    (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
+    torch.save({"model": model}, directory / "checkpoints" / "step-000120-epoch-01-loss=0.1234.pt")
+    vla = {
+        "base_vlm": "prism-qwen25-extra-dinosiglip-224px+0_5b",
+        "action_tokenizer": "libero_vq_extra_action_tokenizer",
+        "image_sequence_len": 1,
+    }
+    (directory / "config.json").write_text(json.dumps({"vla": vla, "seed": 7}))
+    action = {"q01": [-0.5] * 6 + [0.0], "q99": [0.75] * 6 + [1.0], "mask": [True] * 6 + [False]}
+    (directory / "dataset_statistics.json").write_text(json.dumps({"libero_90": {"action": action}}))
+    tiny_codec(directory / "codec")
+    tokenizer.save_pretrained(directory / "tokenizer")
+    return model

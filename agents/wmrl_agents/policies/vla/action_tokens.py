@@ -44,6 +44,7 @@ __all__ = [
 CHUNK_LENGTH, ACTION_SIZE = 8, 7
 NUM_QUANTISERS, NUM_CODES = 7, 128
 
+_PARTS = ("encoder", "decoder", "vq_embedding")
 Floats = NDArray[np.float32]
 Codes = NDArray[np.int64]
 
@@ -216,6 +217,7 @@ class PublishedCodec(ActionCodec):
             self.scale = float(config.get("act_scale", 1.0))
             books = [state["vq_embedding"][f"layers.{i}._codebook.embed"][0] for i in range(shape[0])]
             self.codebooks = torch.stack(books).float()
+            self.config, self.state = dict(config), {name: dict(state[name]) for name in _PARTS}
             self.encoder = _perceptron(state["encoder"])
             self.decoder = _perceptron(state["decoder"])
             ends = (self.encoder[0].in_features, self.encoder[-1].out_features, self.decoder[-1].out_features)
@@ -245,6 +247,13 @@ class PublishedCodec(ActionCodec):
             why = " ".join(str(error).split())[:200]
             raise WMRLError(f"There is no codec of actions in {folder}: {why}") from error
         return cls(config, state)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write it as the published folder, without the optimiser's state."""
+        folder = Path(directory)
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        torch.save(self.state, folder / "checkpoints" / "model.pt")
+        (folder / "config.json").write_text(json.dumps(self.config), encoding="utf-8")
 
     def _compress(self, chunks: Tensor) -> Tensor:
         return self.encoder(chunks / self.scale)

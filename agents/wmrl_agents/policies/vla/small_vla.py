@@ -244,5 +244,5 @@ def _convolutions(hidden: int) -> nn.Sequential:
 
 def _pooled(image: Any) -> Tensor:
     """A picture as (1, 3, 64, 64), pooled by averaging."""
-    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].float()
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
     return nn.functional.adaptive_avg_pool2d(pixels, _SIDE)
