@@ -240,7 +240,7 @@ def _load_tokenizer(source: str | os.PathLike[str], rows: int) -> Any:
     last = tokenizer.convert_tokens_to_ids(f"<|extra_{EXTRA_TOKENS - 1}|>")
     if last != len(tokenizer) - 1 or not 0 <= rows - len(tokenizer) < _PADDING:
         raise WMRLError(
-            f"The tokenizer of '{source}' has {len(tokenizer)} tokens, {EXTRA_TOKENS} extra ones included; the "
+            f"The tokenizer of '{source}' has {len(tokenizer)} tokens with {EXTRA_TOKENS} extra ones, the "
             f"weights have {rows} rows of embeddings: it is not the tokenizer that they were trained with."
         )
     return tokenizer
