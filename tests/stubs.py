@@ -72,6 +72,35 @@ def tiny_language_model(
     return path
 
 
+def parrot(path: Path, replies: dict[str, str], steps: int = 120) -> Path:
+    """A tiny language model that has learned by heart what to reply to each message; returns its folder.
+
+    A reply goes on after its end with the end-of-turn token.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tiny_language_model(path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path).train()
+    rows = []
+    for user, reply in replies.items():
+        messages = [{"role": "user", "content": user}]
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        rows.append(tokenizer(f"{prompt}{reply}<|im_end|>", add_special_tokens=False).input_ids)
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [tokenizer.pad_token_id] * (longest - len(row)) for row in rows])
+    labels = torch.tensor([row + [-100] * (longest - len(row)) for row in rows])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        loss = model(input_ids=ids, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(path)
+    return path
+
+
 def token_program(tokens) -> str:
     """What a `TabularPolicy` writes: a program that is nothing but its tokens."""
     return f"tokens = {list(tokens)}"
@@ -90,6 +119,7 @@ class TabularPolicy:
     """
 
     END, START, OTHER = 5, 6, 7
+    keeps_start = False
 
     def __init__(self, table=None, *, max_new_tokens: int = 6, max_context: int | None = None) -> None:
         import torch
@@ -115,6 +145,9 @@ class TabularPolicy:
 
     def parameters(self):
         return iter([self.table])
+
+    def note_update(self):
+        pass
 
     def frozen_copy(self):
         twin = TabularPolicy(self.table.detach())

@@ -50,7 +50,7 @@ def test_the_policy_as_its_own_world_model(tmp_path, kl_coefficient):
     judge = world_model_weights(trainer)
     assert all(mine is not trained for mine, trained in zip(judge, trainer.policy.parameters(), strict=True))
     if kl_coefficient:  # the weights are held once
-        pairs = zip(judge, trainer.reference.parameters(), strict=True)
+        pairs = zip(judge, trainer.learners.reference.parameters(), strict=True)
         assert all(mine is reference for mine, reference in pairs)
     begun = [weights.clone() for weights in judge]
     with torch.no_grad():

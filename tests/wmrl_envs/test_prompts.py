@@ -1,3 +1,4 @@
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,6 +6,8 @@ from hypothesis import strategies as st
 from wmrl_envs.autoresearch.competition import load_competition
 from wmrl_envs.autoresearch.prompts import (
     AGENT_SYSTEM_PROMPT,
+    AGENT_SYSTEM_PROMPTS,
+    EXAMPLE_PROGRAM,
     cut_middle,
     fit,
     outcome_text,
@@ -117,3 +120,18 @@ def test_texts_are_measured_as_the_caller_says(parts, limit):
     cut = fit(text, limit, words)
     assert words(cut) <= limit
     assert (cut == text) == (len(parts) <= limit)
+
+
+def test_the_example_program_runs_and_is_shown_whole(tmp_path, monkeypatch):
+    for name, rows in (
+        ("train.csv", "id,area,rooms,price\n1,50,2,100\n2,80,3,160\n3,20,2,40\n"),
+        ("test.csv", "id,area,rooms\n4,100,4\n"),
+    ):
+        (tmp_path / name).write_text(rows)
+    monkeypatch.setenv("DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("SUBMISSION_PATH", str(tmp_path / "submission.csv"))
+    exec(compile(EXAMPLE_PROGRAM, "example", "exec"), {})
+    assert pd.read_csv(tmp_path / "submission.csv").round(3).to_dict("list") == {"id": [4], "price": [200.0]}
+    prompt = AGENT_SYSTEM_PROMPTS["with_example"]
+    assert prompt.startswith(AGENT_SYSTEM_PROMPTS["default"])
+    assert prompt.endswith(f"\n```python\n{EXAMPLE_PROGRAM}```")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wmrl_envs.autoresearch.replies import parse
+from wmrl_envs.autoresearch.replies import is_complete, parse
 
 
 @pytest.mark.parametrize(
@@ -238,3 +238,52 @@ def test_any_program_without_quotes_and_fences_survives(body):
 def test_hostile_texts_end(text):
     """Each of these took minutes, or for ever, under an obvious way to read replies."""
     assert parse(text).kind in ("code", "malformed")
+
+
+PIECES = [
+    "```python\n",
+    "```\n",
+    "```",
+    "x = 1\n",
+    '"""',
+    "'''\n",
+    "~~~\n",
+    "```text\n",
+    "```markdown\n",
+    "<think>\n",
+]
+PIECES += ["</think>\n", "\n", "Observation: ok\n", "# ```\n", "print('```')\n", "submit\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8), st.lists(st.sampled_from(PIECES), max_size=6))
+def test_a_complete_reply_holds_a_closed_program_whatever_comes_next(beginning, rest):
+    text = "".join(beginning)
+    if not is_complete(text) or "</think>" in "".join(rest):  # after which all before it is thinking
+        return
+    reply = parse(text + "".join(rest))
+    assert reply.kind == "code"
+    assert not reply.truncated
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        ("```python\nprint(1)\n```\n", True),
+        ("~~~py\nprint(1)\n~~~\n", True),
+        ("```\nprint(1)\n```\nwords", True),
+        ("```markdown\n```python\nprint(1)\n```\n```\n", True),
+        ("<think>\n```python\nx\n```\n</think>\n```python\nprint(1)\n```\n", True),
+        ("", False),
+        ("```python\nprint(1)\n```", False),  # it may go on as ```json
+        ("```python\nprint(1)\n", False),
+        ("```python\n```\n", False),  # no program
+        ("```text\nwords\n```\n", False),
+        ("```python\nx = '''\n```\n", False),  # in a string that may still end
+        ("```python\nprint(1)```\n", False),
+        ("```markdown\n```python\nprint(1)\n```\n", False),
+        ("<think>\n```python\nprint(1)\n```\n", False),
+        ("submit\n", False),
+    ],
+)
+def test_when_a_reply_is_complete(text, complete):
+    assert is_complete(text) == complete

@@ -15,6 +15,8 @@ from wmrl_envs.evaluation import Evaluation
 
 __all__ = [
     "AGENT_SYSTEM_PROMPT",
+    "AGENT_SYSTEM_PROMPTS",
+    "EXAMPLE_PROGRAM",
     "FEEDBACK_SCORES",
     "FeedbackScore",
     "column_names",
@@ -38,6 +40,34 @@ AGENT_SYSTEM_PROMPT = (
     "submission as CSV to the path named by SUBMISSION_PATH. "
     "You then see what happened and may send a better program."
 )
+
+# For a task that is not among the bundled ones: it shows the form of a program, not how to score.
+EXAMPLE_PROGRAM = """\
+import os
+
+import pandas as pd
+from sklearn.linear_model import LinearRegression
+
+folder = os.environ["DATA_DIR"]
+train = pd.read_csv(folder + "/train.csv")
+test = pd.read_csv(folder + "/test.csv")
+columns = [name for name in test.columns if name != "id"]
+model = LinearRegression()
+model.fit(train[columns], train["price"])
+submission = test[["id"]].copy()
+submission["price"] = model.predict(test[columns])
+submission.to_csv(os.environ["SUBMISSION_PATH"], index=False)
+"""
+
+AGENT_SYSTEM_PROMPTS = {
+    "default": AGENT_SYSTEM_PROMPT,
+    "with_example": (
+        f"{AGENT_SYSTEM_PROMPT}\n\n"
+        "A program for a competition on house prices, as an example. Its files are train.csv: id, area, "
+        "rooms,\nprice; test.csv: id, area, rooms; sample_submission.csv: id, price.\n"
+        f"```python\n{EXAMPLE_PROGRAM}```"
+    ),
+}
 
 _WHAT_TO_SUBMIT = {
     "probability": "the probability of class 1",

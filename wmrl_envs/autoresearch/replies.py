@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Reply", "ReplyKind", "parse"]
+__all__ = ["Reply", "ReplyKind", "is_complete", "parse"]
 
 ReplyKind = Literal["code", "request_info", "submit", "malformed"]
 
@@ -103,6 +103,23 @@ def parse(text: str) -> Reply:
     return _action(blocks, answer[:kept], end)
 
 
+def is_complete(text: str) -> bool:
+    r"""Whether the beginning of a reply holds a program that is closed whatever comes next.
+
+    Generation may end here. A fence is whole with the end of its line, and inside a string of the program it
+    closes nothing; nothing counts before the end of thinking.
+
+    Example:
+        >>> is_complete("```python\nprint(1)\n```\n"), is_complete("```python\nprint(1)\n```")
+        (True, False)
+    """
+    answer, thinking_open = _without_thinking(text)
+    whole = answer.rpartition("\n")[0]
+    if thinking_open or not whole or _SURROGATE.search(whole):
+        return False
+    return any(block.closed and block.is_program for block in _blocks(whole, strict=True)[0])
+
+
 def _action(blocks: list[_Block], answer: str, end: int) -> Reply:
     """A reply without code: an action, or malformed."""
     for block in blocks:
@@ -141,8 +158,11 @@ def _choose(blocks: list[_Block]) -> _Block | None:
     return None
 
 
-def _blocks(text: str, *, nested: bool = False) -> tuple[list[_Block], int]:
-    """Fenced blocks of a text, and the number of its characters before an invented observation."""
+def _blocks(text: str, *, nested: bool = False, strict: bool = False) -> tuple[list[_Block], int]:
+    """Fenced blocks of a text, and the number of its characters before an invented observation.
+
+    Where it is strict, there are only blocks that a line of their own closes, whatever comes after the text.
+    """
     lines = text.split("\n")
     blocks: list[_Block] = []
     number, strings, answered = 0, True, False
@@ -150,10 +170,10 @@ def _blocks(text: str, *, nested: bool = False) -> tuple[list[_Block], int]:
         opening = _opening(lines[number])
         if opening is not None:
             wrapper = _label(opening) in _WRAPPERS and not nested
-            closing, strings = _closing_line(lines, number + 1, opening, wrapper, strings)
+            closing, strings = _closing_line(lines, number + 1, opening, wrapper, strings, strict)
             block = _block(lines[number + 1 : closing], opening, closing is not None)
             found = _blocks(block.body, nested=True)[0] if wrapper else [block]
-            blocks += found
+            blocks += [] if strict and closing is None else found
             answered = answered or any(block.is_program for block in found)
             number = len(lines) if closing is None else closing + 1
         elif answered and _INVENTED.match(lines[number]):
@@ -185,7 +205,12 @@ def _block(lines: list[str], opening: re.Match[str], closed: bool) -> _Block:
 
 
 def _closing_line(
-    lines: list[str], start: int, opening: re.Match[str], wrapper: bool, strings: bool
+    lines: list[str],
+    start: int,
+    opening: re.Match[str],
+    wrapper: bool,
+    strings: bool,
+    strict: bool,
 ) -> tuple[int | None, bool]:
     """Number of the line that closes a block.
 
@@ -195,6 +220,7 @@ def _closing_line(
         opening: Its opening fence.
         wrapper: Whether blocks with labels may lie inside, each with a bare fence of its own.
         strings: Whether fences inside strings are passed over.
+        strict: Whether one in a string that never ends closes nothing.
 
     Returns:
         The number, None if nothing closes the block, and `strings` for the next block: a string that never
@@ -215,7 +241,7 @@ def _closing_line(
             depth += bool(inner and _label(inner) and bare.match(inner["fence"]))
         elif strings:
             quote = _quote_after(line, quote)
-    return fallback, strings and not quote
+    return None if strict else fallback, strings and not quote
 
 
 def _quote_after(line: str, quote: str) -> str:

@@ -61,7 +61,7 @@ class Generation:
         token_ids: Sampled token ids, the end-of-turn token included if it was sampled.
         log_probs: Their log-probabilities under the sampling distribution (at temperature 0: under the
             model's own one); empty where the engine hides them.
-        finished: Whether the model ended the text itself (False: it hit ``max_new_tokens``).
+        finished: Whether the text came to its end (False: it hit ``max_new_tokens``).
         error: Why there is no text, where there is none; one bad reply never costs the others.
     """
 

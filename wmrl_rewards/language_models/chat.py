@@ -41,18 +41,27 @@ class ChatFormat:
     Args:
         tokenizer: A Hugging Face tokenizer.
         chat_template: Jinja template to use instead of the tokenizer's.
+        thinking: Passed to the template as ``enable_thinking``; None leaves the choice to the template.
 
     Raises:
-        WMRLError: There is no chat template.
+        WMRLError: There is no chat template, or it knows no ``enable_thinking`` and one is asked for.
     """
 
-    def __init__(self, tokenizer: Any, chat_template: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, chat_template: str | None = None, thinking: bool | None = None
+    ) -> None:
         if chat_template is not None:
             tokenizer.chat_template = chat_template
         if not tokenizer.chat_template:
             name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
             raise WMRLError(f"The tokenizer '{name}' has no chat template: pass one as chat_template.")
+        if thinking is not None and "enable_thinking" not in str(tokenizer.chat_template):
+            raise WMRLError(
+                "The chat template does not know enable_thinking, so that thinking cannot be switched on or "
+                "off: leave the setting out, or pass a chat_template that knows it."
+            )
         self.tokenizer = tokenizer
+        self._arguments = {} if thinking is None else {"enable_thinking": thinking}
         added = tokenizer.added_tokens_decoder.values()
         self._special = sorted({token.content for token in added if token.special}, key=len, reverse=True)
 
@@ -95,6 +104,11 @@ class ChatFormat:
         return next((i for i in self._encode(self._after_answer(_QUESTION)) if i in special), None)
 
     @cached_property
+    def opens_thinking(self) -> bool:
+        """Whether the template itself writes the ``<think>`` with which a reply begins."""
+        return self._render(opening("", _QUESTION)).rstrip().endswith("<think>")
+
+    @cached_property
     def _takes_system(self) -> bool:
         marker = "Instructions of the system."
         try:
@@ -133,7 +147,9 @@ class ChatFormat:
     def _render(self, messages: Sequence[Message]) -> str:
         harmless = [{"role": m["role"], "content": self._break_up(m["content"])} for m in messages]
         try:
-            return self.tokenizer.apply_chat_template(harmless, tokenize=False, add_generation_prompt=True)
+            return self.tokenizer.apply_chat_template(
+                harmless, tokenize=False, add_generation_prompt=True, **self._arguments
+            )
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise WMRLError(f"The chat template refuses a dialogue of {roles}: {error}") from error

@@ -14,26 +14,26 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
+    StoppingCriteriaList,
 )
 
 from wmrl_envs.errors import WMRLError
 from wmrl_rewards.language_models.base import Generation, Message, Sampling
 from wmrl_rewards.language_models.chat import ChatFormat
+from wmrl_rewards.language_models.loading import load_model, load_tokenizer, plain_decode
+from wmrl_rewards.language_models.stopping import CompleteReplies
 
 __all__ = ["HuggingFaceModel"]
 
@@ -48,6 +48,7 @@ class HuggingFaceModel:
         dtype: Type of the weights; None takes that of the checkpoint, but float32 instead of float16 on a
             processor, which computes float16 several times more slowly.
         chat_template: Jinja template to use instead of the tokenizer's.
+        thinking: Whether the template asks for thinking; None leaves that to the template.
         max_batch_tokens: Most tokens, padding and new ones included, that are held in one batch.
 
     Raises:
@@ -62,6 +63,7 @@ class HuggingFaceModel:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         chat_template: str | None = None,
+        thinking: bool | None = None,
         max_batch_tokens: int = 65_536,
     ) -> None:
         if isinstance(model, PreTrainedModel):
@@ -69,11 +71,11 @@ class HuggingFaceModel:
                 raise WMRLError("A model that is already loaded needs its tokenizer: pass both.")
             self.model = model
         else:
-            self.model = _load_model(model, device, dtype)
-            tokenizer = _load_tokenizer(model) if tokenizer is None else tokenizer
+            self.model = load_model(model, device, dtype)
+            tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
         self.model.eval()
         self.tokenizer = tokenizer
-        self.chat = ChatFormat(tokenizer, chat_template)
+        self.chat = ChatFormat(tokenizer, chat_template, thinking)
         self.max_batch_tokens = max_batch_tokens
         self.eos_token_ids = _eos_token_ids(self.model, self.chat)
 
@@ -86,7 +88,7 @@ class HuggingFaceModel:
     def fingerprint(self) -> str:
         """Names weights, tokenizer and chat template, as they are when it is first asked for."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
+        for name, tensor in sorted(self.named_weights().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             flat = tensor.detach().cpu().contiguous().reshape(-1)
             digest.update(flat.view(torch.uint8).numpy().data)
@@ -95,15 +97,22 @@ class HuggingFaceModel:
         digest.update(json.dumps([words, self.tokenizer.chat_template, self.eos_token_ids]).encode())
         return digest.hexdigest()
 
+    def named_weights(self) -> dict[str, torch.Tensor]:
+        """The weights that replies come from, by name."""
+        return self.model.state_dict()
+
+    @contextmanager
+    def in_use(self) -> Iterator[PreTrainedModel]:
+        """The model while something is computed with it."""
+        yield self.model
+
     def count_tokens(self, text: str) -> int:
         """Number of tokens of a text."""
         return len(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, without special tokens and without any beautifying."""
-        return self.tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        return plain_decode(self.tokenizer, token_ids)
 
     def generate(
         self, conversations: Sequence[Sequence[Message]], sampling: Sampling, samples: int = 1
@@ -131,7 +140,11 @@ class HuggingFaceModel:
         )
 
     def complete(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, samples: int = 1
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        samples: int = 1,
+        stop: Callable[[str], bool] | None = None,
     ) -> list[list[Generation]]:
         """Continue token ids.
 
@@ -139,6 +152,8 @@ class HuggingFaceModel:
             prompts: Token ids of each prompt.
             sampling: How to sample.
             samples: Replies to each prompt.
+            stop: Whether a reply is complete; it is asked at the end of each line that fences a block. The
+                reply then ends with the token that ended the line.
 
         Returns:
             The replies to each prompt, in the order of the prompts.
@@ -147,7 +162,7 @@ class HuggingFaceModel:
         noise = _noise(rows, sampling)
         generations: list[Generation] = [Generation("")] * len(rows)
         for batch in self._batches([len(row) for row in rows], sampling.max_new_tokens):
-            replies = self._generate([rows[i] for i in batch], noise[batch], sampling)
+            replies = self._generate([rows[i] for i in batch], noise[batch], sampling, stop)
             for i, reply in zip(batch, replies, strict=True):
                 generations[i] = reply
         return [generations[i : i + samples] for i in range(0, len(rows), samples)]
@@ -160,13 +175,20 @@ class HuggingFaceModel:
             yield waiting[:size]
             waiting = waiting[size:]
 
-    def _generate(self, rows: list[list[int]], noise: np.ndarray, sampling: Sampling) -> list[Generation]:
+    def _generate(
+        self,
+        rows: list[list[int]],
+        noise: np.ndarray,
+        sampling: Sampling,
+        stop: Callable[[str], bool] | None,
+    ) -> list[Generation]:
         width = max(len(row) for row in rows)
         pad = self.eos_token_ids[0] if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
         attention = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
         device = self.model.device
         draw = _Draw(torch.from_numpy(noise).to(device), sampling)
+        complete = CompleteReplies(self.decode, stop, width, len(rows))
         config = GenerationConfig(
             max_new_tokens=sampling.max_new_tokens,
             do_sample=False,
@@ -175,19 +197,21 @@ class HuggingFaceModel:
             use_cache=True,
         )
         self.model.eval()
-        with _without_own_generation_config(self.model):
-            output: Any = self.model.generate(  # type: ignore[operator]
+        with self.in_use() as model, _without_own_generation_config(model):
+            output: Any = model.generate(  # type: ignore[operator]
                 input_ids=ids.to(device),
                 attention_mask=attention.to(device),
                 generation_config=config,
                 logits_processor=LogitsProcessorList([draw]),
+                stopping_criteria=StoppingCriteriaList([] if stop is None else [complete]),
             )
         new_ids = output[:, width:].tolist()
         log_probs = torch.stack(draw.log_probs, dim=1).tolist()
-        return [self._reply(*pair) for pair in zip(new_ids, log_probs, strict=True)]
+        return [self._reply(*row) for row in zip(new_ids, log_probs, complete.lengths, strict=True)]
 
-    def _reply(self, token_ids: list[int], log_probs: list[float]) -> Generation:
+    def _reply(self, token_ids: list[int], log_probs: list[float], length: int | None) -> Generation:
         end = next((i + 1 for i, token in enumerate(token_ids) if token in self.eos_token_ids), None)
+        end = length if end is None or (length is not None and length < end) else end
         token_ids, log_probs = token_ids[:end], log_probs[:end]
         if not np.isfinite(log_probs).all():
             raise WMRLError(
@@ -272,50 +296,3 @@ def _eos_token_ids(model: PreTrainedModel, chat: ChatFormat) -> tuple[int, ...]:
     if not found:
         raise WMRLError("Neither model nor tokenizer names a token that ends a text (eos_token).")
     return tuple(dict.fromkeys(found))
-
-
-def _load_model(
-    source: str | os.PathLike[str], device: str | torch.device | None, dtype: torch.dtype | None
-) -> PreTrainedModel:
-    _check_exists(source)
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source,
-            dtype="auto" if dtype is None else dtype,
-            use_safetensors=True,  # the other format is a pickle
-            output_loading_info=True,
-        )
-    except Exception as error:  # Whatever is wrong with a foreign folder ends as one sentence.
-        raise WMRLError(f"Cannot load the language model '{source}': {_in_one_line(error)}") from error
-    model, report = loaded
-    if report["missing_keys"]:
-        some = ", ".join(sorted(report["missing_keys"])[:3])
-        raise WMRLError(f"The weights of the language model '{source}' are incomplete: {some} ... missing.")
-    if device is None:
-        device = torch.accelerator.current_accelerator() or "cpu"
-    if dtype is None and model.dtype == torch.float16 and torch.device(device).type == "cpu":
-        model = model.float()
-    return model.to(device)
-
-
-def _load_tokenizer(source: str | os.PathLike[str]) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(source)
-    except Exception as error:  # As above.
-        raise WMRLError(f"Cannot load the tokenizer of '{source}': {_in_one_line(error)}") from error
-
-
-def _check_exists(source: str | os.PathLike[str]) -> None:
-    """A path that is not there would otherwise be taken for the name of a model on the hub."""
-    path = Path(source)
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise WMRLError(f"{path} is not a Hugging Face model directory: it has no config.json.")
-    elif (
-        isinstance(source, Path) or len(path.parts) > 2 or path.is_absolute() or path.parts[0] in ("..", "~")
-    ):
-        raise WMRLError(f"There is no model directory {path}.")
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -16,12 +16,12 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import yaml
 
+from wmrl_agents.grpo.settings_files import load_preset, load_settings, preset_names
 from wmrl_agents.grpo.values import coerced
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.sandbox.choose import SandboxName, check_choice
@@ -50,8 +50,17 @@ class GRPOConfig:
     policy: str = "tiny-coder"
     """Agent to train: 'tiny-coder', a Hugging Face directory, or a name on the hub."""
     chat_template: str | None = None
-    """File with a Jinja chat template for the agent; none means its tokenizer's own. A template that rewrites
-    earlier turns (that drops their thinking, say) cannot be trained on over several turns."""
+    """File with a Jinja chat template for the agent, or 'chatml'; none means its tokenizer's own. A template
+    that rewrites earlier turns (that drops their thinking, say) cannot be trained on over several turns."""
+    thinking: bool | None = None
+    """Whether the agent thinks before it answers, where its chat template lets one choose; none leaves it to
+    the template."""
+    agent_prompt: Literal["default", "with_example"] = "default"
+    """System prompt of the agent; with_example shows a program for another task, which small models need."""
+    lora_rank: int | None = None
+    """Rank of a LoRA adapter that is trained in place of all weights; none trains all weights."""
+    lora_alpha: float = 32.0
+    """The adapter's product counts alpha / rank."""
     world_model: str = "tiny-coder-world-model"
     """Language model that predicts outcomes, named likewise, or an endpoint (http://host/v1#model; several
     with commas between them). 'policy' is the agent's own initial weights, frozen, as in the paper: the copy
@@ -84,6 +93,14 @@ class GRPOConfig:
     """Tokens in an observation at most; the middle of longer ones is cut."""
     temperature: float = 1.0
     """Sampling temperature."""
+    stop_after_code: bool = True
+    """Whether a reply ends where its first program is closed, or where the agent ends it."""
+    sampler: str = "transformers"
+    """Where replies come from: 'transformers', with the weights that are trained; 'vllm', in this process; or
+    a vLLM server (http://host:8000#model) that sees this machine's files. The last two get new weights after
+    each step."""
+    vllm_memory_fraction: float = 0.4
+    """Share of the GPU's memory for vLLM in this process."""
     generation_batch: int = 64
     """Prompts in one call of the policy at most."""
 
@@ -115,6 +132,8 @@ class GRPOConfig:
     audit_gradients: bool = False
     """Whether to measure the variance and the bias of group gradients, which takes about as long again as the
     gradient itself."""
+    gradient_checkpointing: bool = False
+    """Whether activations are computed again in the backward pass: less memory, a third more time."""
 
     # Rewards
     reward_source: RewardSource = "wmrl"
@@ -191,7 +210,8 @@ class GRPOConfig:
     device: str = "cpu"
     """Where the policy lives: 'cpu', 'cuda', 'cuda:1', ..."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Number format of the weights."""
+    """Number format to compute in. With bfloat16 the optimiser still moves float32 weights, or a float32
+    adapter: small steps would vanish."""
     threads: int | None = None
     """Threads that torch computes with; none leaves that to torch."""
 
@@ -243,6 +263,7 @@ _MINIMA: dict[str, float] = {
     "steps": 1,
     "groups_per_step": 1,
     "group_size": 2,
+    "lora_rank": 1,
     "max_turns": 1,
     "max_new_tokens": 1,
     "max_observation_tokens": 16,
@@ -279,6 +300,7 @@ _POSITIVE = (  # and all seconds
     "anchor_fraction",
     "clip_low",
     "clip_high",
+    "lora_alpha",
 )
 _WHY_NOT = {
     **dict.fromkeys(
@@ -337,49 +359,6 @@ def field_docs() -> dict[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             docs[field.target.id] = ast.literal_eval(text.value)  # type: ignore[attr-defined]
     return docs
-
-
-def preset_names() -> list[str]:
-    """Names of the presets that come with the package."""
-    folder = resources.files("wmrl_agents.presets")
-    return sorted(
-        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
-    )
-
-
-def load_preset(name: str) -> dict[str, Any]:
-    """Settings of a preset.
-
-    Raises:
-        ConfigError: There is no such preset; the sentence lists those that are.
-    """
-    if name not in preset_names():
-        raise ConfigError(f"Unknown preset '{name}': choose one of {', '.join(preset_names())}.")
-    return _mapping(resources.files("wmrl_agents.presets").joinpath(f"{name}.yaml").read_text("utf-8"), name)
-
-
-def load_settings(path: str | Path) -> dict[str, Any]:
-    """Settings in a YAML file.
-
-    Raises:
-        ConfigError: The file cannot be read, or does not hold settings.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise ConfigError(f"There is no config file {path}.")
-    return _mapping(path.read_bytes().decode("utf-8", errors="replace"), str(path))
-
-
-def _mapping(text: str, name: str) -> dict[str, Any]:
-    try:
-        settings = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if settings is None:
-        return {}
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{name} must hold settings, one 'name: value' a line.")
-    return settings
 
 
 def save_config(config: GRPOConfig, path: Path) -> None:

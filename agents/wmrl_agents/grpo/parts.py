@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from wmrl_agents.grpo.config import GRPOConfig
+from wmrl_agents.grpo.draws import derive_seed
 from wmrl_agents.grpo.roles import PlayingPolicy, TrainablePolicy
 from wmrl_agents.grpo.rollouts import Executor
 from wmrl_agents.policies import resolve_model
 from wmrl_agents.policies.chat import ChatPolicy
+from wmrl_agents.policies.templates import TEMPLATES
 from wmrl_envs.autoresearch import Competition, load_competition
 from wmrl_envs.autoresearch.competition import Half, competition_names
 from wmrl_envs.autoresearch.sandbox_evaluator import SandboxEvaluator
@@ -29,6 +32,9 @@ from wmrl_rewards.world_models.controls import ConstantWorldModel, NoiseWorldMod
 from wmrl_rewards.world_models.language_model import LanguageModelWorldModel
 from wmrl_rewards.world_models.learned import LearnedWorldModel
 from wmrl_rewards.world_models.predicted_evaluator import PredictedEvaluator
+
+if TYPE_CHECKING:  # it imports transformers
+    from wmrl_agents.policies.sampler import Sampler
 
 __all__ = [
     "Parts",
@@ -92,25 +98,70 @@ def build_parts(config: GRPOConfig, cache: Path) -> Parts:
 
 
 def load_policy(config: GRPOConfig, source: str | Path) -> TrainablePolicy:
-    """A language-model policy, with the config's sampling, device and number format."""
-    from wmrl_agents.policies.language_model import LanguageModelPolicy
+    """A language-model policy, with the config's sampling, device and number format.
 
+    Args:
+        config: The run's settings.
+        source: What to load: the model that the config names, a checkpoint of the run, or another model.
+
+    Raises:
+        WMRLError: It cannot be loaded.
+    """
+    from wmrl_agents.policies.language_model import LanguageModelPolicy
+    from wmrl_agents.policies.low_rank import LoRAConfig
+    from wmrl_rewards.language_models.loading import is_adapter
+
+    model = resolve_model(source) if isinstance(source, str) else source
+    lora, adapter = None, None
+    if config.lora_rank is not None:
+        lora = LoRAConfig(config.lora_rank, config.lora_alpha, derive_seed(config.seed, "lora"))
+        if str(source) != config.policy and is_adapter(model):
+            model, adapter = resolve_model(config.policy), model
     return LanguageModelPolicy(
-        resolve_model(source) if isinstance(source, str) else source,
+        model,
         max_new_tokens=config.max_new_tokens,
         temperature=config.temperature,
         device=config.device,
         dtype=getattr(torch, config.dtype),
         chat_template=_chat_template(config),
+        thinking=config.thinking,
+        stop_after_code=config.stop_after_code,
+        lora=lora,
+        adapter=adapter,
+        gradient_checkpointing=config.gradient_checkpointing,
+        sampler=_sampler(config, model),
     )
 
 
-def _chat_template(config: GRPOConfig) -> str | None:
-    if config.chat_template is None:
+def _sampler(config: GRPOConfig, model: str | Path) -> Sampler | None:
+    """Where replies come from; None for the policy's own weights.
+
+    Raises:
+        ConfigError: There is no such sampler.
+    """
+    if config.sampler == "transformers":
         return None
+    from wmrl_agents.policies.vllm_sampler import InProcess, Server, VLLMSampler
+    from wmrl_rewards.language_models.loading import load_tokenizer, plain_decode
+
+    if config.sampler == "vllm":
+        engine: InProcess | Server = InProcess(model, config.dtype, config.vllm_memory_fraction)
+    elif is_endpoint(config.sampler):
+        engine = Server(*split_address(config.sampler))
+    else:
+        raise ConfigError(
+            f"sampler must be transformers, vllm or http://host:port#model, not '{config.sampler}'."
+        )
+    return VLLMSampler(engine, partial(plain_decode, load_tokenizer(model)))
+
+
+def _chat_template(config: GRPOConfig) -> str | None:
+    if config.chat_template is None or config.chat_template in TEMPLATES:
+        return TEMPLATES.get(config.chat_template or "")
     path = Path(config.chat_template)
     if not path.is_file():
-        raise ConfigError(f"chat_template: there is no file {path}.")
+        known = ", ".join(TEMPLATES)
+        raise ConfigError(f"chat_template: there is no file {path}, and no template of this name ({known}).")
     return path.read_text(encoding="utf-8")
 
 
@@ -136,12 +187,22 @@ def open_endpoint(address: str) -> LanguageModel:
     Raises:
         ConfigError: The address names no model.
     """
-    urls, _, model = address.partition("#")
-    if not model:
-        raise ConfigError(f"Name the model behind an endpoint after a '#': {urls}#MODEL.")
+    urls, model = split_address(address)
     return OpenAIModel(
         urls.split(","), model, api_key_env="WMRL_API_KEY" if "WMRL_API_KEY" in os.environ else None
     )
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """URL and model of an endpoint's address.
+
+    Raises:
+        ConfigError: It names no model.
+    """
+    urls, _, model = address.partition("#")
+    if not model:
+        raise ConfigError(f"Name the model behind an endpoint after a '#': {urls}#MODEL.")
+    return urls, model
 
 
 def make_executor(config: GRPOConfig, cache: Path, half: Half = "public") -> SandboxEvaluator:

@@ -53,8 +53,17 @@ class TrainablePolicy(PlayingPolicy, Policy, Protocol):
         """Its trainable parameters, always in the same order."""
         ...
 
+    @property
+    def keeps_start(self) -> bool:
+        """Whether `frozen_copy` gives the weights that training began with, however long it has gone on."""
+        ...
+
     def frozen_copy(self) -> Any:
         """A copy that no training changes, fit to be a reference."""
+        ...
+
+    def note_update(self) -> None:
+        """Be told that its parameters have changed."""
         ...
 
     def token_statistics(

@@ -21,7 +21,7 @@ from wmrl_agents.grpo.roles import PlayingPolicy
 from wmrl_agents.policies.base import Prompt, Sample
 from wmrl_envs.autoresearch.competition import Competition
 from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
-from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, fit
+from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, AGENT_SYSTEM_PROMPTS, fit
 from wmrl_envs.errors import InfrastructureError
 from wmrl_envs.evaluation import Evaluation, Evaluator, Solution, Source
 
@@ -70,6 +70,7 @@ class RolloutSettings:
     step_deadline_s: float | None = None
     max_observation_tokens: int = 1024
     generation_batch: int = 64
+    system_prompt: str = AGENT_SYSTEM_PROMPT
 
 
 @dataclass
@@ -218,7 +219,7 @@ class Rollouts:
 
     def _prompt(self, trajectory: Trajectory) -> Prompt:
         if trajectory.sample is None:
-            return self.policy.begin(AGENT_SYSTEM_PROMPT, trajectory.episode.observation)
+            return self.policy.begin(self.settings.system_prompt, trajectory.episode.observation)
         limit = self.settings.max_observation_tokens
         observation = fit(trajectory.episode.observation, limit, self.policy.count_tokens)
         return self.policy.extend(trajectory.sample, observation)
@@ -332,4 +333,5 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         step_deadline_s=config.step_deadline_s,
         max_observation_tokens=config.max_observation_tokens,
         generation_batch=config.generation_batch,
+        system_prompt=AGENT_SYSTEM_PROMPTS[config.agent_prompt],
     )

@@ -96,6 +96,7 @@ class GRPOTrainer:
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
+        self.optimizer.register_step_post_hook(lambda *_: self.policy.note_update())
         self.pool = PairPool(self.run_dir / STORE)
         self.reward = make_reward(config, self.pool)
         self.store = RunStore(self.run_dir / STORE)
@@ -223,8 +224,8 @@ class GRPOTrainer:
         """The policy that training began with: the KL term holds on to it, and it may be the world model."""
         if self.config.kl_coefficient == 0 and self.parts.predictor_of is None:
             return None
-        keeps_start = started or getattr(self.policy, "keeps_start", False)  # an adapter leaves it below
-        start = self.policy if keeps_start else self.parts.load_policy(self.config.policy)
+        kept = started or self.policy.keeps_start
+        start = self.policy if kept else self.parts.load_policy(self.config.policy)
         return start.frozen_copy()
 
     def _predictor(self, frozen: Any) -> Evaluator | None:

@@ -44,10 +44,12 @@ class Sample(Prompt):
     Attributes:
         text: The new reply, decoded.
         truncated: Whether the reply hit the token limit instead of ending by itself.
+        version: Number of updates that the weights had seen which sampled the reply.
     """
 
     text: str = ""
     truncated: bool = False
+    version: int = 0
 
     @property
     def num_own_tokens(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from wmrl_agents.policies.base import Prompt, Sample
+from wmrl_envs.autoresearch.replies import parse
 from wmrl_envs.errors import WMRLError
 from wmrl_rewards.language_models.base import LanguageModel, Message, Sampling
 from wmrl_rewards.language_models.chat import opening
@@ -94,8 +95,9 @@ class ChatPolicy:
         for dialogue, (reply,) in zip(dialogues, replies, strict=True):
             if reply.error is not None:
                 raise WMRLError(f"The policy gave no reply: {reply.error}")
-            said = (*dialogue, Message(role="assistant", content=reply.text))
-            samples.append(ChatSample(text=reply.text, truncated=not reply.finished, messages=said))
+            text = reply.text[: parse(reply.text).end]  # without observations that it invented
+            said = (*dialogue, Message(role="assistant", content=text))
+            samples.append(ChatSample(text=text, truncated=not reply.finished, messages=said))
         return samples
 
     def log_probs(self, samples: Sequence[Prompt]) -> NoReturn:

@@ -10,12 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from wmrl_agents.policies.base import Prompt, Sample
+from wmrl_agents.policies.low_rank import (
+    BaseModel,
+    LoRAConfig,
+    adapter_parameters,
+    add_adapter,
+    load_adapter,
+    merged_weights,
+    save_adapter,
+    untied,
+)
+from wmrl_agents.policies.master_weights import MasterWeights
+from wmrl_agents.policies.sampler import OwnWeights, Sampler
 from wmrl_agents.policies.token_statistics import TokenStatistics, token_statistics
+from wmrl_envs.autoresearch import replies
 from wmrl_envs.errors import ConfigError, WMRLError
-from wmrl_rewards.language_models.base import Sampling
+from wmrl_rewards.language_models.base import Generation, Sampling
 from wmrl_rewards.language_models.chat import opening
 from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
 
@@ -29,14 +43,25 @@ class LanguageModelPolicy:
     sampling temperature, and there is no dropout in either. Hence the log-probabilities computed from a fresh
     sample are those recorded with it, up to rounding.
 
+    All weights are trained, or with ``lora`` an adapter beside frozen ones. What the optimiser moves is
+    always float32: see `low_rank` and `master_weights`.
+
     Args:
-        model: A model directory, or the name of a model.
+        model: A model directory, or the name of a model. The directory of an adapter is its base with the
+            adapter merged in.
         max_new_tokens: Most tokens of one reply.
         temperature: Temperature of the policy, above 0.
         top_p: Must be 1: with the tail cut off, another distribution is sampled than the one that is trained.
         device: Where to run; None takes the accelerator if there is one.
-        dtype: Type of the weights. Steps of AdamW at 1e-6 vanish in 16-bit weights, hence float32.
+        dtype: Number format to compute in.
         chat_template: Jinja template to use instead of the tokenizer's.
+        thinking: Whether the template asks for thinking; None leaves that to the template.
+        stop_after_code: Whether a reply ends where its first program is closed.
+        lora: Size of an adapter to train in place of all weights.
+        adapter: Directory of such an adapter to go on with, as `save` wrote it.
+        gradient_checkpointing: Whether each layer is computed again in the backward pass, which takes a third
+            more time and the memory of one layer instead of all.
+        sampler: Where replies come from; None samples with the weights that are trained.
         max_batch_tokens: Most tokens that are held in one batch while sampling.
 
     Raises:
@@ -54,6 +79,12 @@ class LanguageModelPolicy:
         device: str | torch.device | None = None,
         dtype: torch.dtype = torch.float32,
         chat_template: str | None = None,
+        thinking: bool | None = None,
+        stop_after_code: bool = True,
+        lora: LoRAConfig | None = None,
+        adapter: str | os.PathLike[str] | None = None,
+        gradient_checkpointing: bool = False,
+        sampler: Sampler | None = None,
         max_batch_tokens: int = 65_536,
     ) -> None:
         if top_p != 1:
@@ -63,13 +94,34 @@ class LanguageModelPolicy:
         if not temperature > 0:
             raise ConfigError(f"The temperature of a policy must be above 0, not {temperature}.")
         self.sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature)
+        self.stop_after_code = stop_after_code
+        sixteen_bits = dtype.itemsize < 4
         self.language_model = HuggingFaceModel(
             model,
             device=device,
-            dtype=dtype,
+            dtype=torch.float32 if sixteen_bits and lora is None else dtype,
             chat_template=chat_template,
+            thinking=thinking,
             max_batch_tokens=max_batch_tokens,
         )
+        self.adapts = lora is not None
+        self._masters: MasterWeights | None = None
+        if lora is not None:
+            add_adapter(self.model, lora, str(Path(model).resolve() if Path(model).is_dir() else model))
+            if adapter is not None:
+                load_adapter(self.model, Path(adapter))
+        elif sixteen_bits:
+            self._masters = MasterWeights(self.model, dtype)
+        if gradient_checkpointing:
+            # Two names of one thing: transformers renames it in version 5.
+            name = "activation_checkpointing_enable"
+            enable = getattr(self.model, name, None) or self.model.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
+        self.sampler: Sampler = OwnWeights(self.language_model) if sampler is None else sampler
+        self.version = -1
+        self._updates = 0
+        self._seen: tuple[int, int] | None = None
+        self._given: int | None = None
 
     @property
     def model(self) -> PreTrainedModel:
@@ -96,21 +148,74 @@ class LanguageModelPolicy:
         return self.language_model.count_tokens(text)
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """The model's parameters."""
-        return self.model.parameters()
+        """What the optimiser moves."""
+        if self.adapts:
+            return iter(adapter_parameters(self.model))
+        return self.model.parameters() if self._masters is None else iter(self._masters.masters.values())
+
+    @property
+    def keeps_start(self) -> bool:
+        """Whether the weights that training began with are still there: under an adapter."""
+        return self.adapts
 
     def frozen_copy(self) -> LanguageModelPolicy:
-        """A copy with the weights of this moment, which no training changes: the reference of the KL term."""
+        """What no training changes, to be the reference of the KL term.
+
+        That is a copy of the weights as they are now; with an adapter it is the base below it, which takes no
+        memory.
+        """
+        self._refresh()
         twin = copy.copy(self)
-        twin.language_model = copy.copy(self.language_model)
-        twin.language_model.model = copy.deepcopy(self.model).requires_grad_(False)
+        twin._masters = None
+        if self.adapts:
+            twin.language_model = BaseModel(self.language_model)
+        else:
+            twin.language_model = copy.copy(self.language_model)
+            twin.language_model.model = copy.deepcopy(self.model).requires_grad_(False)
+        twin.sampler = OwnWeights(twin.language_model)
         return twin
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Write a Hugging Face model directory (safetensors, configuration, tokenizer with chat template)."""
-        self.model.save_pretrained(directory)
+        """Write what is trained, with the tokenizer and its chat template.
+
+        Returns:
+            A Hugging Face model directory with float32 weights (or float64), or with an adapter its directory
+            in peft's layout, which names the base.
+        """
+        directory = Path(directory)
+        if self.adapts:
+            save_adapter(self.model, directory)
+        elif self._masters is None:
+            self.model.save_pretrained(directory)
+        else:
+            self.model.save_pretrained(directory, state_dict=self._masters.state_dict())
         self.tokenizer.save_pretrained(directory)
-        return Path(directory)
+        return directory
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights of a plain model that computes what this policy computes, by name."""
+        self._refresh()
+        if self.adapts:
+            return merged_weights(self.model)
+        return iter(untied(self.model.state_dict()).items())
+
+    def note_update(self) -> None:
+        """Be told that the weights have changed.
+
+        Most changes are noticed without: torch counts what is written to a parameter. Fused optimisers write
+        past that count.
+        """
+        self._updates += 1
+
+    def _refresh(self) -> None:
+        """After an update of the weights, round the masters anew and count a version."""
+        seen = (self._updates, sum(parameter._version for parameter in self.parameters()))
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self.version += 1
+        if self._masters is not None:
+            self._masters.round()
 
     def begin(self, system: str, user: str) -> Prompt:
         """Token record of a new dialogue, ready for the first reply; an empty system prompt is left out."""
@@ -138,34 +243,65 @@ class LanguageModelPolicy:
     def sample(self, prompts: Sequence[Prompt], *, seed: int) -> list[Sample]:
         """Sample one reply to each prompt.
 
-        A reply depends on its prompt, the seed and the number of equal prompts before it, not on the others.
+        With the policy's own weights a reply depends on its prompt, the seed and the number of equal prompts
+        before it, not on the others. What an agent invents after its program (an observation, say) is cut.
 
         Raises:
             WMRLError: A prompt leaves no room for a reply in the model's context.
         """
+        self._synchronise()
         for prompt in prompts:
             error = self.language_model.overflow(len(prompt.token_ids), self.max_new_tokens)
             if error is not None:
                 raise WMRLError(error)
+        stop = self._is_complete if self.stop_after_code else None
         sampling = replace(self.sampling, seed=seed)
-        replies = self.language_model.complete([prompt.token_ids for prompt in prompts], sampling)
-        return [
-            Sample(
-                token_ids=prompt.token_ids + reply.token_ids,
-                mask=prompt.mask + (True,) * len(reply.token_ids),
-                log_probs=prompt.log_probs + reply.log_probs,
-                text=reply.text,
-                truncated=not reply.finished,
-            )
-            for prompt, (reply,) in zip(prompts, replies, strict=True)
-        ]
+        generations = self.sampler.sample([prompt.token_ids for prompt in prompts], sampling, stop)
+        return [self._sample(*pair) for pair in zip(prompts, generations, strict=True)]
+
+    def _sample(self, prompt: Prompt, reply: Generation) -> Sample:
+        """The record with a reply, without what was invented after its program."""
+        size = len(reply.token_ids)
+        text = self._text(reply.token_ids)
+        end = replies.parse(text).end
+        while size and len(text) > end:
+            size -= 1
+            text = self._text(reply.token_ids[:size])
+        return Sample(
+            token_ids=prompt.token_ids + reply.token_ids[:size],
+            mask=prompt.mask + (True,) * size,
+            log_probs=prompt.log_probs + reply.log_probs[:size],
+            text=text,
+            truncated=not reply.finished,
+            version=self.version,
+        )
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        return self._opening + self.language_model.decode(token_ids)
+
+    def _is_complete(self, text: str) -> bool:
+        return replies.is_complete(self._opening + text)
+
+    @property
+    def _opening(self) -> str:
+        """What the template itself writes at the beginning of a reply."""
+        return "<think>\n" if self.language_model.chat.opens_thinking else ""
+
+    def _synchronise(self) -> None:
+        """Give the sampler the weights of this moment, unless it has them."""
+        self._refresh()
+        if self._given != self.version:
+            self.sampler.load_weights(self.weights(), self.version)
+            self._given = self.version
 
     def log_probs(self, samples: Sequence[Prompt]) -> torch.Tensor:
         """Log-probability of each token, the environment's included; see `Policy`."""
+        self._refresh()
         everything = [[True] * len(sample.token_ids) for sample in samples]
-        return token_statistics(
-            self.model, samples, everything, temperature=self.sampling.temperature
-        ).log_probs
+        with self.language_model.in_use() as model:
+            return token_statistics(
+                model, samples, everything, temperature=self.sampling.temperature
+            ).log_probs
 
     def token_statistics(
         self,
@@ -181,14 +317,16 @@ class LanguageModelPolicy:
             reference: Policy to measure the KL divergence from; None leaves ``kl`` None.
             entropy: Whether to compute the entropy; False leaves it None.
         """
-        return token_statistics(
-            self.model,
-            samples,
-            [sample.mask for sample in samples],
-            temperature=self.sampling.temperature,
-            reference=None if reference is None else reference.model,
-            entropy=entropy,
-        )
+        self._refresh()
+        with self.language_model.in_use() as model:
+            return token_statistics(
+                model,
+                samples,
+                [sample.mask for sample in samples],
+                temperature=self.sampling.temperature,
+                reference=None if reference is None else reference.language_model.in_use,
+                entropy=entropy,
+            )
 
 
 def _given(token_ids: Sequence[int]) -> Prompt:

@@ -17,14 +17,15 @@ backward pass, so that no more than one block's probabilities are held at a time
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from wmrl_agents.policies.base import Prompt
 
@@ -59,7 +60,7 @@ def token_statistics(
     counts: Sequence[Sequence[bool]],
     *,
     temperature: float,
-    reference: PreTrainedModel | None = None,
+    reference: Callable[[], AbstractContextManager[PreTrainedModel]] | None = None,
     entropy: bool = False,
 ) -> TokenStatistics:
     """Compute statistics of the tokens that count; differentiable in the model's parameters.
@@ -69,7 +70,8 @@ def token_statistics(
         records: Token records, of any lengths.
         counts: For each token of each record, whether it counts. The first token never does.
         temperature: Temperature of the policy's distribution (and the reference's).
-        reference: Model to measure the KL divergence from; None leaves it out.
+        reference: Gives the model to measure the KL divergence from, for as long as it is in use (it may be
+            the policy's with its adapter off); None leaves the divergence out.
         entropy: Whether to compute the entropy.
     """
     device = model.device
@@ -79,8 +81,10 @@ def token_statistics(
     targets = ids[:, 1:][mask]
 
     logits = _logits_at(model, ids, attention, mask)
-    with torch.no_grad():
-        others = None if reference is None else _logits_at(reference, ids, attention, mask)
+    others = None
+    if reference is not None:
+        with torch.no_grad(), reference() as other:
+            others = _logits_at(other, ids, attention, mask)
     blocks = _blocks(logits, others, targets, temperature, entropy)
 
     def spread(values: Tensor) -> Tensor:
@@ -139,8 +143,19 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
 def _logits_at(model: PreTrainedModel, ids: Tensor, attention: Tensor, mask: Tensor) -> Tensor:
     """Logits that predict the masked tokens, shape (tokens, vocabulary)."""
     model.eval()
+    _let_layers_checkpoint(model)
     with _output_layer_sees(model.get_output_embeddings(), mask):
         return model(input_ids=ids, attention_mask=attention, use_cache=False).logits[0]
+
+
+def _let_layers_checkpoint(model: PreTrainedModel) -> None:
+    """Layers compute their activations again only where they believe to be in training.
+
+    Only the layer itself is told so: dropout is in the modules inside it, and stays off.
+    """
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = module.gradient_checkpointing
 
 
 @contextmanager

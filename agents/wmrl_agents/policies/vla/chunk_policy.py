@@ -89,6 +89,9 @@ class ChunkPolicy(ABC):
         """Whether `frozen_copy` gives the weights that training began with: it gives those of now."""
         return False
 
+    def note_update(self) -> None:
+        """Be told that the parameters have changed: nothing is kept that was made of them."""
+
     @property
     def device(self) -> torch.device:
         """Where the network is."""
