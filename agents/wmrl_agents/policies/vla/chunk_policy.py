@@ -91,6 +91,7 @@ class ChunkPolicy(ABC):
 
     def note_update(self) -> None:
         """Be told that the parameters have changed: nothing is kept that was made of them."""
+        return
 
     @property
     def device(self) -> torch.device:
