@@ -1,5 +1,7 @@
 """The parts of a run are those that its config names."""
 
+import sys
+
 import pytest
 import torch
 
@@ -7,8 +9,8 @@ from tests.stubs import CHATML, tiny_language_model
 from tests.wmrl_envs.test_sources_mle_dojo import write_dojo
 from wmrl_agents import GRPOTrainer
 from wmrl_agents.grpo.config import GRPOConfig
-from wmrl_agents.grpo.parts import load_competitions, load_policy
-from wmrl_envs.errors import CompetitionError, ConfigError
+from wmrl_agents.grpo.parts import load_competitions, load_language_model, load_playing_policy, load_policy
+from wmrl_envs.errors import CompetitionError, ConfigError, MissingExtraError
 
 
 def test_a_chat_template_of_the_users_own(tmp_path):
@@ -76,3 +78,38 @@ def test_a_run_on_folders_of_mle_dojo(tmp_path):
 
 def world_model_weights(trainer):
     return list(trainer.rollouts.predictor.world_model.model.model.parameters())
+
+
+@pytest.mark.parametrize("name", ["vllm:some/model", "http://127.0.0.1:8000/v1#m", "https://host/v1#m"])
+def test_what_only_answers_cannot_be_trained(name):
+    with pytest.raises(ConfigError, match="cannot be trained: name a model directory"):
+        load_policy(GRPOConfig(policy=name), name)
+
+
+@pytest.mark.parametrize("load", [load_playing_policy, lambda config, name: load_language_model(config)])
+def test_a_name_that_asks_for_vllm(monkeypatch, load):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    config = GRPOConfig(world_model="vllm:tiny-coder?enforce_eager=true")
+    with pytest.raises(MissingExtraError, match=r"wmrl\[vllm\]"):
+        load(config, config.world_model)
+    with pytest.raises(ConfigError, match="Name the model after 'vllm:'"):
+        load(config.replace(world_model="vllm:"), "vllm:")
+
+
+def test_settings_of_vllms_engine_follow_the_name(monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        "wmrl_rewards.language_models.vllm_engine.VLLMModel",
+        lambda *args, **named: opened.append((args, named)),
+    )
+    load_language_model(
+        GRPOConfig(world_model="vllm:some/model?dtype=bfloat16&enforce_eager=true&max_num_seqs=8")
+    )
+    load_language_model(GRPOConfig(world_model="vllm:some/model?max_context=99", world_model_context=4096))
+    assert opened == [
+        (
+            ("some/model",),
+            {"max_context": 12288, "dtype": "bfloat16", "enforce_eager": True, "max_num_seqs": 8},
+        ),
+        (("some/model",), {"max_context": 99}),
+    ]

@@ -10,6 +10,7 @@ from wmrl_rewards.language_models.base import Generation, LanguageModel, Message
 if TYPE_CHECKING:
     from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
     from wmrl_rewards.language_models.openai_client import OpenAIModel
+    from wmrl_rewards.language_models.vllm_engine import VLLMModel
 
 __all__ = [
     "Generation",
@@ -18,12 +19,14 @@ __all__ = [
     "Message",
     "OpenAIModel",
     "Sampling",
+    "VLLMModel",
     "takes_schema",
 ]
 
 _LAZY = {
     "HuggingFaceModel": "wmrl_rewards.language_models.hugging_face",
     "OpenAIModel": "wmrl_rewards.language_models.openai_client",
+    "VLLMModel": "wmrl_rewards.language_models.vllm_engine",
 }
 
 

@@ -32,7 +32,7 @@ from transformers import (
 from wmrl_envs.errors import WMRLError
 from wmrl_rewards.language_models.base import Generation, Message, Sampling
 from wmrl_rewards.language_models.chat import ChatFormat
-from wmrl_rewards.language_models.loading import load_model, load_tokenizer, plain_decode
+from wmrl_rewards.language_models.loading import load_model, load_tokenizer, plain_decode, too_long
 from wmrl_rewards.language_models.stopping import CompleteReplies
 
 __all__ = ["HuggingFaceModel"]
@@ -132,12 +132,7 @@ class HuggingFaceModel:
 
     def overflow(self, prompt_tokens: int, max_new_tokens: int) -> str | None:
         """One sentence if so long a prompt leaves no room for a reply, else None."""
-        if self.max_context is None or prompt_tokens + max_new_tokens <= self.max_context:
-            return None
-        return (
-            f"The prompt has {prompt_tokens} tokens, and {max_new_tokens} new ones are asked for: "
-            f"the model's context holds {self.max_context}."
-        )
+        return too_long(prompt_tokens, max_new_tokens, self.max_context)
 
     def complete(
         self,

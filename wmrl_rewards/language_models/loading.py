@@ -6,6 +6,7 @@ with the adapter merged into its weights.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -18,7 +19,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from wmrl_envs.errors import WMRLError
 
-__all__ = ["base_of", "is_adapter", "load_model", "load_tokenizer", "plain_decode", "require_lora"]
+__all__ = [
+    "base_of",
+    "check_exists",
+    "files_digest",
+    "in_one_line",
+    "is_adapter",
+    "load_model",
+    "load_tokenizer",
+    "plain_decode",
+    "require_lora",
+    "too_long",
+]
 
 ADAPTER_CONFIG = "adapter_config.json"
 
@@ -41,7 +53,7 @@ def load_model(
     """
     if is_adapter(source):
         return _merged(Path(source), device, dtype)
-    _check_exists(source)
+    check_exists(source)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
@@ -50,7 +62,7 @@ def load_model(
             output_loading_info=True,
         )
     except Exception as error:  # Whatever is wrong with a foreign folder ends as one sentence.
-        raise WMRLError(f"Cannot load the language model '{source}': {_in_one_line(error)}") from error
+        raise WMRLError(f"Cannot load the language model '{source}': {in_one_line(error)}") from error
     model, report = loaded
     if report["missing_keys"]:
         some = ", ".join(sorted(report["missing_keys"])[:3])
@@ -73,7 +85,7 @@ def load_tokenizer(source: str | os.PathLike[str]) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source)
     except Exception as error:  # As above.
-        raise WMRLError(f"Cannot load the tokenizer of '{source}': {_in_one_line(error)}") from error
+        raise WMRLError(f"Cannot load the tokenizer of '{source}': {in_one_line(error)}") from error
 
 
 def plain_decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
@@ -123,11 +135,15 @@ def _merged(adapter: Path, device: str | torch.device | None, dtype: torch.dtype
     try:
         return PeftModel.from_pretrained(model, adapter).merge_and_unload()
     except Exception as error:  # As above.
-        raise WMRLError(f"Cannot load the adapter '{adapter}': {_in_one_line(error)}") from error
+        raise WMRLError(f"Cannot load the adapter '{adapter}': {in_one_line(error)}") from error
 
 
-def _check_exists(source: str | os.PathLike[str]) -> None:
-    """A path that is not there would otherwise be taken for the name of a model on the hub."""
+def check_exists(source: str | os.PathLike[str]) -> None:
+    """Refuse a path that is not there: it would be taken for the name of a model on the hub.
+
+    Raises:
+        WMRLError: There is no such directory, or it holds no model.
+    """
     path = Path(source)
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -138,5 +154,26 @@ def _check_exists(source: str | os.PathLike[str]) -> None:
         raise WMRLError(f"There is no model directory {path}.")
 
 
-def _in_one_line(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
+    """What an error of a library says, for the end of a sentence."""
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def files_digest(folder: Path) -> str:
+    """Names the content of a model directory: every file in it, by name and bytes."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.relative_to(folder)} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def too_long(prompt_tokens: int, max_new_tokens: int, max_context: int | None) -> str | None:
+    """One sentence if a prompt of so many tokens leaves no room for a reply, else None."""
+    if max_context is None or prompt_tokens + max_new_tokens <= max_context:
+        return None
+    return (
+        f"The prompt has {prompt_tokens} tokens, and {max_new_tokens} new ones are asked for: "
+        f"the model's context holds {max_context}."
+    )

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qsl
 
 import torch
+import yaml
 
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed
@@ -54,6 +56,7 @@ OTHER_WORLD_MODELS: dict[str, Callable[[GRPOConfig], WorldModel]] = {
     "noise": lambda config: NoiseWorldModel(config.seed),
     "constant": lambda config: ConstantWorldModel(),
 }
+_VLLM = "vllm:"
 
 
 @dataclass
@@ -105,8 +108,12 @@ def load_policy(config: GRPOConfig, source: str | Path) -> TrainablePolicy:
         source: What to load: the model that the config names, a checkpoint of the run, or another model.
 
     Raises:
-        WMRLError: It cannot be loaded.
+        WMRLError: It cannot be loaded, or is served by an engine that cannot train it.
     """
+    if is_served(source):
+        raise ConfigError(
+            f"'{source}' cannot be trained: name a model directory or a model on the hub as the policy."
+        )
     from wmrl_agents.policies.language_model import LanguageModelPolicy
     from wmrl_agents.policies.low_rank import LoRAConfig
     from wmrl_rewards.language_models.loading import is_adapter
@@ -166,11 +173,11 @@ def _chat_template(config: GRPOConfig) -> str | None:
 
 
 def load_playing_policy(config: GRPOConfig, source: str | Path) -> PlayingPolicy:
-    """A policy to evaluate: a language model, or a chat model behind an endpoint."""
-    if not is_endpoint(source):
+    """A policy to evaluate: a language model, or a chat model behind an endpoint or in vLLM's engine."""
+    if not is_served(source):
         return load_policy(config, source)
     return ChatPolicy(
-        open_endpoint(str(source)), max_new_tokens=config.max_new_tokens, temperature=config.temperature
+        open_served(str(source)), max_new_tokens=config.max_new_tokens, temperature=config.temperature
     )
 
 
@@ -179,7 +186,36 @@ def is_endpoint(source: str | Path) -> bool:
     return str(source).startswith(("http://", "https://"))
 
 
-def open_endpoint(address: str) -> LanguageModel:
+def is_served(source: str | Path) -> bool:
+    """Whether a model's name is the address of an endpoint, or asks for vLLM: neither can be trained."""
+    return is_endpoint(source) or str(source).startswith(_VLLM)
+
+
+def open_served(name: str, max_context: int | None = None) -> LanguageModel:
+    """A model behind an endpoint or in vLLM's engine, by its name.
+
+    Args:
+        name: The name.
+        max_context: Tokens that are needed at most; vLLM sets memory aside for so many.
+
+    Raises:
+        WMRLError: The name is incomplete, or the model cannot be loaded.
+    """
+    return _open_vllm(name, max_context) if name.startswith(_VLLM) else _open_endpoint(name)
+
+
+def _open_vllm(name: str, max_context: int | None) -> LanguageModel:
+    """A model in vLLM's engine: ``vllm:MODEL``, with settings of the engine as in ``?enforce_eager=true``."""
+    from wmrl_rewards.language_models.vllm_engine import VLLMModel
+
+    model, _, settings = name.removeprefix(_VLLM).partition("?")
+    if not model:
+        raise ConfigError(f"Name the model after '{_VLLM}': {_VLLM}DIRECTORY_OR_NAME.")
+    engine = {key: yaml.safe_load(value) for key, value in parse_qsl(settings)}
+    return VLLMModel(resolve_model(model), **{"max_context": max_context, **engine})
+
+
+def _open_endpoint(address: str) -> LanguageModel:
     """A model behind an endpoint, ``http://host/v1#model``, or several with commas between them.
 
     ``WMRL_API_KEY`` is sent if it is set.
@@ -258,9 +294,9 @@ def make_world_model(config: GRPOConfig, language_model: LanguageModel) -> World
 
 
 def load_language_model(config: GRPOConfig) -> LanguageModel:
-    """The language model that a config names as its world model, in process or behind an endpoint."""
-    if is_endpoint(config.world_model):
-        return open_endpoint(config.world_model)
+    """The language model that a config names as its world model, by any engine."""
+    if is_served(config.world_model):
+        return open_served(config.world_model, config.world_model_context)
     from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
 
     dtype = getattr(torch, config.dtype)
