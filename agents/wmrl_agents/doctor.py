@@ -20,6 +20,7 @@ __all__ = [
     "Check",
     "check_disk",
     "check_docker",
+    "check_mini_vla",
     "check_packages",
     "check_python",
     "check_robometer",
@@ -62,6 +63,10 @@ def main(arguments: Sequence[str]) -> int:
         prog="wmrl doctor", description="Say what this machine can do, and lacks."
     )
     parser.add_argument("--robometer", metavar="DIR", help="check a folder of Robometer's weights instead")
+    parser.add_argument("--mini-vla", metavar="DIR", help="check a folder of MiniVLA's weights instead")
+    parser.add_argument(
+        "--codec", metavar="DIR", help="folder of MiniVLA's action codec, if it is another one"
+    )
     parser.add_argument("--tokenizer", metavar="DIR", help="folder of the tokenizer, if it is another one")
     options = parser.parse_args(arguments)
     looks: list[Callable[[], Iterator[Check]]] = [
@@ -70,7 +75,9 @@ def main(arguments: Sequence[str]) -> int:
     ]
     if options.robometer is not None:
         looks.append(lambda: check_robometer(options.robometer, options.tokenizer))
-    else:
+    if options.mini_vla is not None:
+        looks.append(lambda: check_mini_vla(options.mini_vla, options.codec, options.tokenizer))
+    if options.robometer is None and options.mini_vla is None:
         looks += [
             check_sandbox,
             lambda: iter([check_docker()]),
@@ -202,3 +209,32 @@ def check_robometer(directory: str, tokenizer: str | None = None) -> Iterator[Ch
         return
     values = " ".join(f"{value:.2f}" for value in seen.values)
     yield Check("ok", "forward pass", f"progress of eight frames from black to white: {values}")
+
+
+def check_mini_vla(directory: str, codec: str | None = None, tokenizer: str | None = None) -> Iterator[Check]:
+    """Whether a folder holds a MiniVLA: weights, codec, tokenizer, statistics, and a decision.
+
+    Args:
+        directory: The folder of the run.
+        codec: Where its action codec is, if not there.
+        tokenizer: Where its tokenizer is, if not there.
+    """
+    import numpy as np
+
+    from wmrl_agents.policies.vla.mini_vla import MiniVLA
+    from wmrl_agents.policies.vla.records import Observation
+
+    try:
+        policy = MiniVLA(directory, codec=codec, tokenizer=tokenizer)
+    except WMRLError as error:
+        yield Check("error", "MiniVLA", str(error))
+        return
+    side = policy.network.image_size
+    yield Check("ok", "MiniVLA", f"weights, codec, tokenizer and statistics; pictures of {side} pixels")
+    picture = Observation(image=np.zeros((side, side, 3), np.uint8))
+    [sample] = policy.sample([policy.begin("open the drawer", picture)], seed=0, greedy=True)
+    if not np.isfinite(sample.log_probs).all():
+        yield Check("error", "decision", "Its probabilities are not finite: the weights are broken.")
+        return
+    codes = " ".join(map(str, sample.token_ids[1:]))
+    yield Check("ok", "decision", f"in the dark it says the codes {codes}")

@@ -1,6 +1,7 @@
 """MiniVLA on a tiny random checkpoint of the published format, against a second forward pass."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 from tests.robots import byte_tokenizer, tiny_mini_vla
 from tests.wmrl_agents.straight_prismatic import Straight
+from wmrl_agents.cli import main
 from wmrl_agents.grpo.gradients import accumulate_gradients
 from wmrl_agents.policies.base import Policy
 from wmrl_agents.policies.vla.mini_vla import MiniVLA, prompt_of
@@ -244,3 +246,14 @@ def test_a_broken_folder_is_one_sentence(copy, name):
 def test_what_cannot_be_decided_on_is_refused(policy, task, seen, sentence):
     with pytest.raises(ConfigError, match=sentence):
         policy.begin(task, seen)
+
+
+def test_the_doctor_says_whether_a_folder_is_fine(run, copy, capsys):
+    assert main(["doctor", "--mini-vla", str(run[0])]) == 0
+    said = capsys.readouterr().out
+    assert "pictures of 42 pixels" in said
+    assert re.search(r"it says the codes( \d+){7}\n", said)
+    shutil.rmtree(copy / "codec")
+    assert main(["doctor", "--mini-vla", str(copy)]) == 1
+    assert "There is no codec of actions" in capsys.readouterr().out
+    assert main(["doctor", "--mini-vla", str(copy), "--codec", str(run[0] / "codec")]) == 0
