@@ -20,6 +20,7 @@ __all__ = [
     "append_metrics",
     "continue_run",
     "create_run",
+    "environment",
     "is_run",
     "load_run",
     "read_metrics",
@@ -43,6 +44,8 @@ _RESUMABLE = (
     "evaluate_before",
     "evaluate_after",
     "evaluation_repeats",
+    "tensorboard",
+    "wandb",
 )
 _LIBRARIES = ("wmrl", "torch", "transformers", "tokenizers", "numpy", "pandas", "scikit-learn", "gymnasium")
 
@@ -75,7 +78,7 @@ def create_run(run_dir: Path, config: GRPOConfig) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"The run directory {run_dir} cannot be made: {error.strerror}.") from error
-    (run_dir / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n", encoding="utf-8")
+    (run_dir / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n", encoding="utf-8")
     save_config(config, run_dir / CONFIG)
 
 
@@ -127,8 +130,10 @@ def truncate_metrics(run_dir: Path, step: int) -> None:
     os.replace(partial, run_dir / METRICS)
 
 
-def _environment() -> dict[str, Any]:
-    """Where the run's numbers were made."""
+def environment() -> dict[str, Any]:
+    """Where numbers are made: versions, machine, commit."""
+    import torch
+
     return {
         "python": sys.version.split()[0],
         "libraries": {name: _version(name) for name in _LIBRARIES},
@@ -136,6 +141,8 @@ def _environment() -> dict[str, Any]:
             "system": platform.platform(),
             "processor": platform.machine(),
             "cores": len(os.sched_getaffinity(0)),
+            "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
         "commit": _commit(),
     }

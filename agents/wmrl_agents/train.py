@@ -22,8 +22,18 @@ from wmrl_agents.grpo.learners import follow
 from wmrl_agents.grpo.parts import load_competitions, load_playing_policy
 from wmrl_agents.grpo.ranks import Ranks
 from wmrl_agents.grpo.trainer import GRPOTrainer
+from wmrl_agents.grpo.versions import environment_changes
 from wmrl_agents.progress import shown_progress
-from wmrl_agents.runs import EXECUTIONS, STOPPED, continue_run, is_run, load_run, read_metrics, refuse_run
+from wmrl_agents.runs import (
+    EXECUTIONS,
+    STOPPED,
+    continue_run,
+    environment,
+    is_run,
+    load_run,
+    read_metrics,
+    refuse_run,
+)
 from wmrl_agents.summary import print_evaluation, print_summary
 from wmrl_envs.autoresearch.competition import Half
 from wmrl_envs.errors import ConfigError, InfrastructureError
@@ -72,7 +82,16 @@ def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
             raise ConfigError(
                 f"The run in {run_dir} has finished {done.step} steps already, not {config.steps}."
             )
+        _say_what_cannot_be_exact(run_dir, config)
         return _run(config, run_dir, ranks)
+
+
+def _say_what_cannot_be_exact(run_dir: Path, config: GRPOConfig) -> None:
+    """Warn if the run goes on in other surroundings than it began in."""
+    prepare_libraries(config)
+    changes = environment_changes(_read(run_dir / "environment.json") or {}, environment())
+    if changes is not None:
+        say(Console(stderr=True), changes)
 
 
 def _follow(ranks: Ranks) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.stubs import TabularPolicy
 from tests.wmrl_agents.killed_run import CONFIG, POINTS, parts
 from wmrl_agents.grpo.checkpoint import latest_checkpoint
 from wmrl_agents.grpo.trainer import GRPOTrainer
@@ -137,3 +138,54 @@ def test_a_copied_run_goes_on_elsewhere(tmp_path, uninterrupted):
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     train(tmp_path / "elsewhere")
     assert json.dumps(outcome(tmp_path / "elsewhere")["weights"]) == json.dumps(uninterrupted["weights"])
+
+
+def test_a_run_does_not_go_on_under_other_prompts(tmp_path, monkeypatch):
+    from wmrl_agents.grpo import versions
+    from wmrl_envs.errors import ConfigError
+    from wmrl_rewards.world_models import prompts
+
+    train(tmp_path / "run", steps=4)
+    before = outcome(tmp_path / "run")
+    with monkeypatch.context() as changed:
+        changed.setattr(prompts, "SYSTEM", "Guess.")
+        with pytest.raises(
+            ConfigError, match=r"have changed.*\(world model\).*begin a new run from its weights"
+        ):
+            GRPOTrainer(CONFIG, tmp_path / "run", parts())
+    with monkeypatch.context() as changed:
+        changed.setattr(versions, "no_code_text", lambda reply: "Once more.")
+        with pytest.raises(ConfigError, match=r"\(feedback\)"):
+            GRPOTrainer(CONFIG, tmp_path / "run", parts())
+    with monkeypatch.context() as changed:
+        changed.setattr(TabularPolicy, "begin", lambda self, system, user: self._given((7, 6)))
+        with pytest.raises(ConfigError, match=r"\(agent\)"):
+            GRPOTrainer(CONFIG, tmp_path / "run", parts())
+    assert outcome(tmp_path / "run") == before
+    train(tmp_path / "run")
+
+
+def test_a_checkpoint_older_than_the_record_of_prompts_goes_on(tmp_path, uninterrupted):
+    train(tmp_path / "run", steps=4)
+    path = latest_checkpoint(tmp_path / "run").path / "state.json"
+    state = json.loads(path.read_text())
+    del state["prompts"]
+    path.write_text(json.dumps(state))
+    train(tmp_path / "run")
+    assert outcome(tmp_path / "run")["weights"] == uninterrupted["weights"]
+
+
+def test_other_surroundings_are_told_in_one_sentence():
+    from wmrl_agents.grpo.versions import environment_changes
+    from wmrl_agents.runs import environment
+
+    now = environment()
+    assert environment_changes(now, environment()) is None
+    assert environment_changes({}, now) is None
+    before = json.loads(json.dumps(now))
+    before["libraries"]["torch"] = "1.0"
+    before["machine"]["threads"] = 96
+    sentence = environment_changes(before, now)
+    assert f"torch 1.0, now {now['libraries']['torch']}; threads 96, now" in sentence
+    assert "need not be bit for bit" in sentence
+    assert "\n" not in sentence

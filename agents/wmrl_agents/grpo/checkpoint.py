@@ -3,10 +3,11 @@
 - ``policy/``: the policy's own directory format;
 - ``optimizer.pt``: AdamW's moments, tensors and numbers only (read back with ``weights_only=True``);
 - ``audit.pt``: the window of the gradient audit, if there is one;
-- ``state.json``: number of finished steps, state of the rewards.
+- ``state.json``: number of finished steps, versions of the prompts, state of the rewards (sampler of the
+  anchors, map, ρ, η̂²_cal, how far the pool of pairs was read).
 
-There is no generator's state: every draw follows from the run's seed (see `draws`). A checkpoint is written
-aside and renamed, so one that has its name is whole.
+There is no generator's state and no position of a sampler: every draw follows from the run's seed and the
+step (see `draws`). A checkpoint is written aside and renamed, so one that has its name is whole.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ class Checkpoint:
         """File of the gradient audit's window, there if the run has an audit."""
         return self.path / "audit.pt"
 
+    def prompt_versions(self) -> dict[str, str]:
+        """Versions of the texts that it was made with; empty if it is older than that record."""
+        state: dict[str, Any] = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
+        return state.get("prompts", {})
+
     def reward_state(self) -> dict[str, Any]:
         """State of the `WorldModelReward`."""
         state: dict[str, Any] = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
@@ -79,6 +85,7 @@ def save_checkpoint(
     policy: TrainablePolicy,
     optimizer: torch.optim.Optimizer,
     reward_state: dict[str, Any],
+    prompts: dict[str, str],
     audit: GradientAudit | None,
     keep: int,
 ) -> Checkpoint:
@@ -90,6 +97,7 @@ def save_checkpoint(
         policy: The policy after them.
         optimizer: Its optimiser.
         reward_state: State of the rewards, fit for JSON.
+        prompts: Versions of the texts that the run depends on.
         audit: The gradient audit, if there is one.
         keep: Number of checkpoints kept, this one included.
     """
@@ -103,7 +111,7 @@ def save_checkpoint(
     torch.save(optimizer.state_dict(), partial / "optimizer.pt")
     if audit is not None:
         audit.save(partial / "audit.pt")
-    state = {"step": step, "reward": reward_state}
+    state = {"step": step, "prompts": prompts, "reward": reward_state}
     (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
     os.rename(partial, final)
     for old in _all_checkpoints(folder)[:-keep]:

@@ -216,6 +216,10 @@ class GRPOConfig:
     """Threads that torch computes with; none leaves that to torch."""
 
     # The run
+    tensorboard: bool = False
+    """Whether to write event files for TensorBoard to the run directory (extra tensorboard)."""
+    wandb: Literal["online", "offline"] | None = None
+    """Weights & Biases (extra wandb), 'online' or 'offline': numbers only, never a prompt or a program."""
     checkpoint_every: int = 1
     """Steps between checkpoints; the last step always makes one."""
     keep_checkpoints: int = 2

@@ -217,6 +217,10 @@ class Rollouts:
             trajectory.episode.reply(sample.text)
         return live
 
+    def opening(self, competition: Competition) -> Prompt:
+        """What the agent is told first on a task."""
+        return self.policy.begin(self.settings.system_prompt, Episode(competition).observation)
+
     def _prompt(self, trajectory: Trajectory) -> Prompt:
         if trajectory.sample is None:
             return self.policy.begin(self.settings.system_prompt, trajectory.episode.observation)

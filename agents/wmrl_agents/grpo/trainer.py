@@ -38,6 +38,8 @@ from wmrl_agents.grpo.ranks import Ranks
 from wmrl_agents.grpo.rollouts import Group, Rollouts, rollout_settings
 from wmrl_agents.grpo.scores import StepScores, score_step
 from wmrl_agents.grpo.updates import Update, update_policy
+from wmrl_agents.grpo.versions import check_prompts, prompt_versions
+from wmrl_agents.loggers import make_loggers
 from wmrl_agents.runs import (
     EXECUTIONS,
     STORE,
@@ -93,6 +95,7 @@ class GRPOTrainer:
             continue_run(self.run_dir, config)
         else:
             create_run(self.run_dir, config)
+        self.loggers = make_loggers(config, self.run_dir, self.next_step)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
@@ -116,6 +119,9 @@ class GRPOTrainer:
             rollout_settings(config),
             sample=self.learners.sample,
         )
+        self.prompts = prompt_versions(self.rollouts, self.competitions)
+        if checkpoint is not None:
+            check_prompts(checkpoint.prompt_versions(), self.prompts)
         self.audit = GradientAudit(config.anchor_window) if config.audit_gradients else None
         if self.audit is not None and checkpoint is not None:
             self.audit.load(checkpoint.audit_file)
@@ -182,6 +188,8 @@ class GRPOTrainer:
             **phases.take(),
         }
         append_metrics(self.run_dir, metrics)
+        for logger in self.loggers:
+            logger.log(metrics)
         self.next_step += 1
         return metrics
 
@@ -209,12 +217,15 @@ class GRPOTrainer:
             policy=self.policy,
             optimizer=self.optimizer,
             reward_state=self.reward.state_dict(),
+            prompts=self.prompts,
             audit=self.audit,
             keep=self.config.keep_checkpoints,
         )
 
     def close(self) -> None:
         """Stop executions that still run and close the run's files; the trainer cannot be used after it."""
+        for logger in self.loggers:
+            logger.close()
         if self.parts.executor is not None:
             self.parts.executor.close()
         self.pool.close()
