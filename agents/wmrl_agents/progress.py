@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from wmrl_agents.grpo.phases import phases_of
+
 __all__ = ["shown_progress", "step_line"]
 
 
@@ -62,7 +64,7 @@ def shown_progress(
             progress.update(task, advance=1, description=line)
             if not console.is_terminal:
                 console.print(
-                    f"step {metrics['step'] + 1}/{steps}  {line}  ({metrics['seconds_step']:.1f} s)",
+                    f"step {metrics['step'] + 1}/{steps}  {line}  ({phases_of(metrics)})",
                     soft_wrap=True,
                     highlight=False,
                 )

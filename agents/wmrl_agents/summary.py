@@ -10,6 +10,7 @@ from rich.table import Table
 
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.metrics import blindness, machine_failures
+from wmrl_agents.grpo.phases import time_by_phase
 
 __all__ = ["print_evaluation", "print_summary"]
 
@@ -83,6 +84,9 @@ def print_summary(
     )
     for line in lines:
         _print(console, line)
+    time = time_by_phase(metrics)
+    if time:
+        _print(console, time)
     blind = blindness(metrics, config.ignores_blind)
     if blind:
         _print(console, blind)

@@ -10,11 +10,14 @@ import torch
 
 from tests.stubs import tiny_language_model
 from tests.wmrl_agents import several_ranks
+from tests.wmrl_agents.killed_run import parts
 from wmrl_agents.cli import main
 from wmrl_agents.grpo.checkpoint import latest_checkpoint
 from wmrl_agents.grpo.learners import follow
 from wmrl_agents.grpo.ranks import Ranks
+from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.runs import read_metrics
+from wmrl_envs.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,3 +135,12 @@ def test_the_command_under_torchrun_is_the_command_alone(tmp_path):
         assert two[0][name] == pytest.approx(one[0][name], rel=1e-5, abs=1e-7), name
     assert main(["train", "--resume", str(runs[2]), "--steps", "2"]) == 0
     assert len(read_metrics(runs[2])) == 2
+
+
+def test_several_processes_do_not_share_a_sampling_server(tmp_path):
+    ranks = Ranks()
+    ranks.size = 2
+    config = several_ranks.RUN.replace(sampler="http://127.0.0.1:8000#agent")
+    with pytest.raises(ConfigError, match="let them sample with --sampler transformers"):
+        GRPOTrainer(config, tmp_path / "run", parts(), ranks)
+    assert not (tmp_path / "run").exists()

@@ -13,12 +13,14 @@ from tests.stubs import TabularPolicy, TokenEvaluator
 from wmrl_agents.cli import main
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.parts import Parts
+from wmrl_agents.grpo.phases import time_by_phase
 from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.report import write_report
 from wmrl_agents.report.excerpts import clean, pick_excerpts
 from wmrl_agents.report.figures import all_figures, failures_by_kind, reliability, score_against_executions
 from wmrl_agents.report.run_data import read_run
 from wmrl_agents.report.svg import Chart, Series, format_number, line_chart, stacked_bars
+from wmrl_agents.report.trainer_figures import trainer_figures
 from wmrl_agents.runs import create_run
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.sandbox import ExecutionCache, Result
@@ -345,3 +347,52 @@ def test_the_page_says_what_is_missing_by_the_machines_fault_and_what_cannot_be_
         path.unlink()
     (run_dir / "executions.sqlite").write_text("not a database")
     assert "Not repeatable" not in Page(write_report(run_dir)).text
+
+
+def test_the_page_says_where_the_time_went(tmp_path):
+    train(tmp_path / "run")
+    page = write_report(tmp_path / "run").read_text()
+    assert "Where the time goes" in page
+    assert re.search(r"12 steps took [\d.]+ s by the clock: generate \d+%, predict \d+%", page)
+    assert "Gradient audit" not in page
+    (figure,) = trainer_figures(read_run(tmp_path / "run"))
+    assert not figure.missing
+
+
+def test_the_page_shows_the_audit_where_there_was_one(tmp_path):
+    train(tmp_path / "run", audit_gradients=True)
+    run = read_run(tmp_path / "run")
+    _, audit = trainer_figures(run)
+    assert [caption for caption, _ in audit.drawings] == [
+        "Weight of an anchor: measured and estimated",
+        "Variance above that of the best weight",
+        "Bias, relative to the mean real gradient",
+    ]
+    assert re.search(r"Cosine between the two mean gradients at the end: -?[01]\.\d\d\.", audit.text)
+    assert "Gradient audit" in write_report(tmp_path / "run").read_text()
+
+
+def test_a_run_without_times_and_audits_says_so(tmp_path):
+    create_run(tmp_path / "run", config(audit_gradients=True))
+    time, audit = trainer_figures(read_run(tmp_path / "run"))
+    assert time.missing
+    assert audit.missing
+
+
+def test_time_by_phase_in_words():
+    step = {
+        **{f"seconds_{name}": 1.0 for name in ("generate", "train", "wait", "other")},
+        "seconds_predict": 0.0,
+        "seconds_step": 4.0,
+        "seconds_execute": 3.0,
+        "seconds_workers_generate": 2.0,
+        "seconds_workers_train": 1.5,
+        "seconds_workers_execute": 6.0,
+    }
+    assert time_by_phase([step, step]) == (
+        "2 steps took 8.0 s by the clock: generate 25%, predict 0%, train 25%, wait 25%, other 25%; "
+        "executions were under way during 75%. Processes and sandboxes together spent 4.0 s generating, 3.0 "
+        "s on gradients, 12.0 s executing."
+    )
+    assert time_by_phase([]) is None
+    assert time_by_phase([{"step": 0}]) is None

@@ -8,16 +8,17 @@ at least one of them was under way is counted for itself.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Literal
 
-__all__ = ["Phases"]
+__all__ = ["Phases", "phases_of", "time_by_phase"]
 
 Phase = Literal["generate", "predict", "train", "wait"]
 PHASES: tuple[Phase, ...] = ("generate", "predict", "train", "wait")
+_WORKERS = {"generate": "generating", "train": "on gradients", "execute": "executing"}
 
 
 class Phases:
@@ -79,3 +80,37 @@ class Phases:
             "seconds_execute": executing,
             "seconds_step": whole,
         }
+
+
+def phases_of(metrics: Mapping[str, Any]) -> str:
+    """A step's time in a few words, with the phases that took a twentieth of it.
+
+    Example:
+        >>> phases_of({"seconds_step": 10.0, "seconds_generate": 6.0, "seconds_train": 4.0})
+        '10.0 s: generate 6.0, train 4.0'
+    """
+    whole = metrics["seconds_step"]
+    seconds = {phase: metrics.get(f"seconds_{phase}", 0.0) for phase in PHASES}
+    said = [f"{phase} {spent:.1f}" for phase, spent in seconds.items() if spent >= whole / 20]
+    return f"{whole:.1f} s" + (f": {', '.join(said)}" if said else "")
+
+
+def time_by_phase(metrics: Sequence[Mapping[str, Any]]) -> str | None:
+    """Two sentences on where the time of a run's steps went; None if no step says.
+
+    Args:
+        metrics: One mapping a step.
+    """
+    timed = [step for step in metrics if "seconds_generate" in step]
+    total = {
+        name: sum(step[f"seconds_{name}"] for step in timed)
+        for name in (*PHASES, "other", "step", "execute", *(f"workers_{worker}" for worker in _WORKERS))
+    }
+    if not total["step"]:
+        return None
+    shares = ", ".join(f"{phase} {total[phase] / total['step']:.0%}" for phase in (*PHASES, "other"))
+    work = ", ".join(f"{total[f'workers_{worker}']:.1f} s {what}" for worker, what in _WORKERS.items())
+    return (
+        f"{len(timed)} steps took {total['step']:.1f} s by the clock: {shares}; executions were under way "
+        f"during {total['execute'] / total['step']:.0%}. Processes and sandboxes together spent {work}."
+    )

@@ -85,6 +85,11 @@ class GRPOTrainer:
         _refuse_heldout(self.competitions)
         self.parts = parts or build_parts(config, self.run_dir / EXECUTIONS)
         ranks = ranks or Ranks()
+        if ranks.size > 1 and config.sampler.startswith("http"):
+            raise ConfigError(
+                "Several processes would each send their weights to the one server: let them sample with "
+                "--sampler transformers or vllm, or start a single process."
+            )
         ranks.tell(("begin", config))
         checkpoint = latest_checkpoint(self.run_dir)
         self.next_step = 0 if checkpoint is None else checkpoint.step

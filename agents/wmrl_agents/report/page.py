@@ -23,6 +23,7 @@ from wmrl_agents.report.excerpts import clean, pick_excerpts
 from wmrl_agents.report.figures import all_figures
 from wmrl_agents.report.run_data import RunData, read_run
 from wmrl_agents.report.svg import format_number
+from wmrl_agents.report.trainer_figures import trainer_figures
 from wmrl_agents.runs import CONFIG
 
 __all__ = ["render_page", "write_page", "write_report"]
@@ -80,7 +81,7 @@ def _render(run: RunData) -> str:
         tiles=[*evaluation_tiles(run), *_run_tiles(run)],
         run=run,
         evaluation=evaluation_table(run),
-        figures=all_figures(run),
+        figures=[*all_figures(run), *trainer_figures(run)],
         excerpts=pick_excerpts(run),
         settings=clean((run.path / CONFIG).read_text(encoding="utf-8")),
         environment=json.dumps(run.environment, indent=2),
