@@ -135,9 +135,59 @@ def test_where_no_engine_can_be_had_it_says_why_and_fails_only_if_asked(
     assert list(tmp_path.glob("tmp.*")) == []
 
 
+@pytest.fixture
+def real_models(tmp_path):
+    """Runs .ci/real-models in a checkout with only these programs; PyPI does not answer."""
+    for name in (".ci/real-models", ".ci/small-models"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    for name in ("dirname", "mktemp", "rm", "env", "bash"):
+        (bin_dir / name).symlink_to(shutil.which(name))
+
+    def run(*arguments, machine="x86_64", python="exit 1"):
+        for name, script in (("python", python), ("uname", f"echo {machine}")):
+            path = bin_dir / name
+            path.write_text(f"#!/bin/sh\n{script}\n")
+            path.chmod(0o755)
+        command = ["/bin/bash", tmp_path / ".ci/real-models", *arguments, bin_dir / "python"]
+        environment = {"PATH": str(bin_dir), "TMPDIR": str(tmp_path)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--required"], 2)])
+@pytest.mark.parametrize(
+    ("kind", "machine", "why"),
+    [
+        ("models", "x86_64", "the models cannot be had from PyPI."),
+        ("vllm", "x86_64", "vLLM cannot be installed from PyPI."),
+        ("vllm", "aarch64", "vLLM for processors is built for x86-64 alone."),
+    ],
+)
+def test_where_no_model_can_be_had_it_says_why_and_fails_only_if_asked(
+    real_models, tmp_path, arguments, code, kind, machine, why
+):
+    done = real_models(*arguments, kind, machine=machine)
+    assert done.returncode == code
+    assert done.stderr == f"Real models are not tested here: {why}\n"
+    assert list(tmp_path.glob("tmp.*")) == []
+
+
+def test_models_that_are_there_are_not_made_again(real_models, tmp_path):
+    for name in ("smollm2", "qwen-coder"):
+        (tmp_path / "build/models" / name).mkdir(parents=True)
+        (tmp_path / "build/models" / name / "complete").touch()
+    done = real_models("models", python='echo "$WMRL_TEST_MODELS $*"')
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "build/models -m pytest tests/real_models/test_transformers.py\n"
+
+
 def test_a_check_of_a_change_keeps_its_budget_and_demands_no_engine():
     checks = (ROOT / ".ci/run").read_text(encoding="utf-8")
     minutes = dict(re.findall(r"([a-z-]+):(\d+)", checks))
-    assert {"train-check", "test-docker"} <= set(minutes)
+    assert {"train-check", "test-docker", "test-models", "test-vllm"} <= set(minutes)
     assert sum(map(int, minutes.values())) <= 75
     assert "--required" not in checks
