@@ -1,4 +1,4 @@
-"""``wmrl cache`` and ``wmrl sandbox``: stored executions, and the environment that solutions run in."""
+"""``wmrl cache`` and ``wmrl sandbox``: stored executions and predictions; where solutions run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from wmrl_envs.errors import ConfigError
 from wmrl_envs.sandbox.cache import ExecutionCache
 from wmrl_envs.sandbox.environment import build_environment
+from wmrl_rewards.world_models.cached import PredictionStore
 
 __all__ = ["main"]
 
@@ -25,7 +27,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="wmrl")
     words = parser.add_subparsers(required=True)
     cache = words.add_parser(
-        "cache", description="Stored executions: RUN/executions.sqlite, or any other file."
+        "cache",
+        description="Stored executions or predictions: RUN/executions.sqlite, predictions.sqlite, or another "
+        "file of either kind.",
     )
     commands = cache.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, run, text in (
@@ -48,7 +52,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _predictions(path: Path) -> PredictionStore | None:
+    """The file as a store of predictions, if it is one."""
+    try:
+        return PredictionStore.existing(path)
+    except ConfigError:
+        return None
+
+
 def _stats(options: argparse.Namespace) -> int:
+    predictions = _predictions(options.path)
+    if predictions is not None:
+        held = predictions.stats()
+        print(f"{held.predictions} predictions")
+        print(f"{held.seconds:.1f} seconds and {held.new_tokens} new tokens that need not be spent again")
+        print(f"{held.file_bytes / MIB:.1f} MiB on disk")
+        return 0
     stats = ExecutionCache.existing(options.path).stats()
     statuses = ", ".join(f"{count} {status}" for status, count in stats.entries.items())
     print(f"{sum(stats.entries.values())} executions" + (f": {statuses}" if statuses else ""))
@@ -63,6 +82,10 @@ def _stats(options: argparse.Namespace) -> int:
 
 
 def _clear(options: argparse.Namespace) -> int:
+    predictions = _predictions(options.path)
+    if predictions is not None:
+        print(f"Removed {predictions.clear()} predictions from {options.path}.")
+        return 0
     removed = ExecutionCache.existing(options.path).clear()
     print(f"Removed {removed} executions from {options.path}.")
     return 0

@@ -10,6 +10,8 @@ from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.parts import make_executor
 from wmrl_envs.evaluation import Grade
 from wmrl_envs.sandbox import ExecutionCache, Result
+from wmrl_rewards.prediction import Prediction
+from wmrl_rewards.world_models.cached import PredictionStore
 
 
 @pytest.fixture
@@ -47,6 +49,27 @@ def test_clear_empties_the_file_and_says_how_much_that_was(capsys, cache):
     assert cache.load_grade("a", "grader") is None
     assert main(["cache", "stats", str(cache.path)]) == 0
     assert capsys.readouterr().out.startswith("0 executions\n0.0 seconds")
+
+
+def test_a_file_of_predictions_is_told_by_its_content(capsys, tmp_path):
+    path = tmp_path / "any name"
+    store = PredictionStore(path)
+    store.store(
+        {
+            "a": Prediction(0.5, seconds=1.25, new_tokens=10),
+            "b": Prediction(0.25, seconds=2.0, new_tokens=7),
+            "c": Prediction(1.0),
+        }
+    )
+    assert main(["cache", "stats", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["3 predictions", "3.2 seconds and 17 new tokens that need not be spent again"]
+    assert lines[2].endswith("MiB on disk")
+    assert main(["cache", "clear", str(path)]) == 0
+    assert capsys.readouterr().out == f"Removed 3 predictions from {path}.\n"
+    assert len(store) == 0
+    assert main(["cache", "stats", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("0 predictions\n0.0 seconds and 0 new tokens")
 
 
 @pytest.mark.parametrize("command", ["stats", "clear"])

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome
 from wmrl_rewards.prediction import Prediction, PredictionRequest, WorldModel, predict_checked
 
-__all__ = ["CachedWorldModel", "PredictionStore"]
+__all__ = ["CachedWorldModel", "PredictionStats", "PredictionStore"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS predictions (
@@ -30,6 +32,22 @@ CREATE TABLE IF NOT EXISTS predictions (
 ) WITHOUT ROWID;
 """
 _KEYS_AT_ONCE = 500  # SQLite limits the number of parameters of a statement
+
+
+class PredictionStats(NamedTuple):
+    """What a file of predictions holds.
+
+    Attributes:
+        predictions: How many.
+        seconds: What those took that say it.
+        new_tokens: Tokens that were generated for those that say it.
+        file_bytes: Size on disk.
+    """
+
+    predictions: int
+    seconds: float
+    new_tokens: int
+    file_bytes: int
 
 
 class PredictionStore:
@@ -44,6 +62,40 @@ class PredictionStore:
 
     def __init__(self, path: str | Path) -> None:
         self._database = SharedDatabase(path, _SCHEMA, "prediction store")
+
+    @classmethod
+    def existing(cls, path: str | Path) -> PredictionStore:
+        """Open a file that is there already; nothing is made, and no other kind of file is touched.
+
+        Raises:
+            ConfigError: There is no such file, or it holds no predictions.
+        """
+        uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+        try:
+            with closing(sqlite3.connect(uri, uri=True)) as connection:
+                tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        except sqlite3.Error as error:
+            raise ConfigError(f"There is no prediction store at {path}: {error}.") from error
+        if "predictions" not in tables:
+            raise ConfigError(f"{path} is a database, but not a prediction store.")
+        return cls(path)
+
+    def stats(self) -> PredictionStats:
+        """Count what is stored."""
+        sums = (
+            "SELECT COUNT(*), TOTAL(json_extract(prediction, '$.seconds')), "
+            "TOTAL(json_extract(prediction, '$.new_tokens')) FROM predictions"
+        )
+        with self._database.transaction() as connection:
+            number, seconds, tokens = connection.execute(sums).fetchone()
+        names = (f"{self._database.path}{suffix}" for suffix in ("", "-wal"))
+        size = sum(Path(name).stat().st_size for name in names if Path(name).exists())
+        return PredictionStats(number, seconds, int(tokens), size)
+
+    def clear(self) -> int:
+        """Remove all predictions; returns how many there were."""
+        with self._database.transaction() as connection:
+            return connection.execute("DELETE FROM predictions").rowcount
 
     def __len__(self) -> int:
         with self._database.transaction() as connection:
