@@ -149,7 +149,9 @@ def main() -> int:
     )
     parser.add_argument("--model", default="build/models/smollm2", help="for the batch in process")
     parser.add_argument("--dtype", default="bfloat16", help="its number format")
-    parser.add_argument("--quick", action="store_true", help="an eighth of everything, a quarter of the batch")
+    parser.add_argument(
+        "--quick", action="store_true", help="an eighth of everything, a quarter of the batch"
+    )
     parser.add_argument("--only", choices=("throughput", "batching", "bookkeeping"))
     options = parser.parse_args()
     part = 8 if options.quick else 1
