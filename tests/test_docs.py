@@ -72,7 +72,7 @@ def test_shown_commands_name_flags_that_exist(command, capsys):
     from wmrl_agents.cli import main
 
     _, subcommand, *arguments = command.split("#")[0].split()
-    nested = arguments[:1] if subcommand in ("cache", "sandbox", "tasks", "tiny-coder") else []
+    nested = arguments[:1] if subcommand in ("cache", "libero", "sandbox", "tasks", "tiny-coder") else []
     with pytest.raises(SystemExit) as stop:
         main([subcommand, *nested, "--help"])
     assert stop.value.code == 0

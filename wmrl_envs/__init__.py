@@ -20,3 +20,8 @@ register(
     vector_entry_point="wmrl_envs.autoresearch.vector_env:AutoResearchVectorEnv",
 )
 register(id="wmrl/DSBench-v0", entry_point="wmrl_envs.autoresearch.env:make_dsbench")
+register(
+    id="wmrl/LiberoLong-v0",
+    entry_point="wmrl_envs.libero.env:LiberoEnv",
+    vector_entry_point="wmrl_envs.libero.vector_env:LiberoVectorEnv",
+)

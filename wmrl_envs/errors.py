@@ -6,6 +6,7 @@ __all__ = [
     "InfrastructureError",
     "MissingExtraError",
     "SandboxError",
+    "SimulatorError",
     "WMRLError",
 ]
 
@@ -24,6 +25,10 @@ class CompetitionError(WMRLError):
 
 class SandboxError(WMRLError):
     """The sandbox cannot be had on this machine as it was asked for."""
+
+
+class SimulatorError(WMRLError):
+    """The robot simulator, or what it draws with, cannot be had on this machine as it was asked for."""
 
 
 class InfrastructureError(WMRLError):

@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _guarded(lambda: _tasks(arguments[1:]))
     if arguments[:1] == ["doctor"]:
         return _guarded(lambda: _doctor(arguments[1:]))
+    if arguments[:1] == ["libero"]:
+        return _guarded(lambda: _libero(arguments[1:]))
     if arguments[:1] in (["cache"], ["sandbox"]):
         return _guarded(lambda: _executions(arguments))
     options = _parser().parse_args(arguments)
@@ -70,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", help="say what this machine can do, and lacks", add_help=False)
     commands.add_parser("cache", help="look at stored executions, or remove them", add_help=False)
     commands.add_parser("sandbox", help="set up the environment that solutions run in", add_help=False)
+    commands.add_parser("libero", help="the robot's scripted expert and its demonstrations", add_help=False)
     commands.add_parser("tiny-coder", help="`wmrl tiny-coder build` makes the bundled models again")
     return parser
 
@@ -243,6 +246,12 @@ def _doctor(arguments: list[str]) -> int:
     from wmrl_agents.doctor import main as doctor
 
     return doctor(arguments)
+
+
+def _libero(arguments: list[str]) -> int:
+    from wmrl_agents.libero import main as libero
+
+    return libero(arguments)
 
 
 def _executions(arguments: list[str]) -> int:
