@@ -56,7 +56,7 @@ def start(config: GRPOConfig, run_dir: Path) -> int:
         if not ranks.leads:
             return _follow(ranks)
         refuse_run(run_dir)
-        return _run(config, run_dir, ranks)
+        return _run(config, run_dir)
 
 
 def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
@@ -83,7 +83,7 @@ def resume(run_dir: Path, flags: Mapping[str, Any]) -> int:
                 f"The run in {run_dir} has finished {done.step} steps already, not {config.steps}."
             )
         _say_what_cannot_be_exact(run_dir, config)
-        return _run(config, run_dir, ranks)
+        return _run(config, run_dir)
 
 
 def _say_what_cannot_be_exact(run_dir: Path, config: GRPOConfig) -> None:
@@ -102,7 +102,7 @@ def _follow(ranks: Ranks) -> int:
     return 0
 
 
-def _run(config: GRPOConfig, run_dir: Path, ranks: Ranks) -> int:
+def _run(config: GRPOConfig, run_dir: Path) -> int:
     """Evaluate, train, evaluate, report."""
     from wmrl_agents.report import write_report
 
@@ -111,7 +111,7 @@ def _run(config: GRPOConfig, run_dir: Path, ranks: Ranks) -> int:
     say(console, f"run directory: {run_dir}")
     (run_dir / STOPPED).unlink(missing_ok=True)
     try:
-        with closing(GRPOTrainer(config, run_dir, ranks=ranks)) as trainer:
+        with closing(GRPOTrainer(config, run_dir)) as trainer:
             finished = _train(console, trainer)
     except KeyboardInterrupt:
         finished = False

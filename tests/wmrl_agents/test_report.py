@@ -115,7 +115,7 @@ def test_the_page_stands_alone(finished):
 
 def test_every_drawing_is_well_formed_and_has_a_name(finished):
     drawings = re.findall(r"<svg.*?</svg>", write_report(finished).read_text(encoding="utf-8"), re.DOTALL)
-    assert len(drawings) == 8
+    assert len(drawings) == 9
     for drawing in drawings:
         assert ElementTree.fromstring(drawing).get("aria-label")
 

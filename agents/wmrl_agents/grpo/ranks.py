@@ -35,8 +35,10 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        """Be alone."""
+        """Be one of the processes that have met, or alone where none have."""
         self.rank, self.size = 0, 1
+        if distributed.is_available() and distributed.is_initialized():
+            self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
     @classmethod
     def join(cls) -> Ranks:
@@ -44,16 +46,14 @@ class Ranks:
 
         On GPUs each process takes the one with its local rank, which ``cuda`` means from then on.
         """
-        ranks = cls()
         if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-            return ranks
+            return cls()
         backend = "gloo"
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
             backend = "cpu:gloo,cuda:nccl"
         distributed.init_process_group(backend, timeout=_PATIENCE)
-        ranks.rank, ranks.size = distributed.get_rank(), distributed.get_world_size()
-        return ranks
+        return cls()
 
     @property
     def leads(self) -> bool:

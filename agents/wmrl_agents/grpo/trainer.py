@@ -66,7 +66,8 @@ class GRPOTrainer:
         run_dir: The run's directory, made if it is not there. What lies in it beyond the newest checkpoint
             (a step that was killed) is dropped.
         parts: Policy loader, sandbox and world model to use instead of those that the config names.
-        ranks: The processes of the run, of which this is rank 0 (the others `follow`); None for this one.
+        ranks: The processes of the run, of which this is rank 0 (the others `follow`); None for those that
+            have met, or this one alone.
 
     Raises:
         WMRLError: A competition, a model or the sandbox cannot be had, or the directory holds another run.
