@@ -1,5 +1,7 @@
 """The trainer's gradient against ĝ of the method, computed per group and per trajectory by autograd."""
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 import torch
@@ -205,9 +207,13 @@ def gradient_of(policy, samples, coefficients, **settings):
     lengths=st.lists(st.integers(1, 50), max_size=30),
     micro_batch=st.integers(1, 9),
     budget=st.none() | st.integers(1, 200),
+    families=st.integers(1, 4),
 )
-def test_micro_batches_hold_each_trajectory_once_within_their_limits(lengths, micro_batch, budget):
-    batches = micro_batches(lengths, micro_batch, budget)
+def test_micro_batches_hold_each_trajectory_once_within_their_limits(lengths, micro_batch, budget, families):
+    kin = [length % families for length in lengths]
+    batches = micro_batches(lengths, micro_batch, budget, kin)
+    in_order = [kin[j] for rows in batches for j in rows]
+    assert len(list(groupby(in_order))) == len(set(kin))
     assert sorted(j for rows in batches for j in rows) == list(range(len(lengths)))
     for rows in batches:
         assert 1 <= len(rows) <= micro_batch

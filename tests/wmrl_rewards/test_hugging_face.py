@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from tests.stubs import CHATML, tiny_language_model, tiny_tokenizer
 from wmrl_envs.errors import ConfigError, WMRLError
-from wmrl_rewards.language_models import HuggingFaceModel, LanguageModel, Sampling
+from wmrl_rewards.language_models import HuggingFaceModel, LanguageModel, Sampling, hugging_face
 from wmrl_rewards.language_models.hugging_face import _inverse_cdf
 
 CONVERSATIONS = [
@@ -299,3 +299,26 @@ def test_half_precision_is_computed_as_float32_on_a_processor_unless_asked_for(t
 def test_sampling_refuses_what_cannot_be(setting):
     with pytest.raises(ConfigError, match=next(iter(setting))):
         Sampling(**setting)
+
+
+def test_prompts_that_begin_alike_are_read_together_and_answered_as_alone(model, monkeypatch):
+    task, other = list(range(40, 90)), list(range(10, 55))
+    prompts = [[*task, 7, 8], [*task, 9], [*other, 3, 4, 5], task, task, [5, 6]]
+    sampling = Sampling(max_new_tokens=6, temperature=1.0, seed=3)
+    together = model.complete(prompts, sampling, samples=2)
+    monkeypatch.setattr(hugging_face, "share_prefixes", lambda rows, at_most: None)
+    for prompt, replies in zip(prompts[:3], together, strict=False):
+        for reply, alone in zip(replies, model.complete([prompt], sampling, samples=2)[0], strict=True):
+            assert reply.token_ids == alone.token_ids
+            assert reply.log_probs == pytest.approx(alone.log_probs, abs=1e-5)
+    read = model.model.forward
+    tokens = []
+
+    def counted(**arguments):
+        tokens.append(arguments["input_ids"].numel())
+        return read(**arguments)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(model.model, "forward", counted)
+    model.complete(prompts, sampling, samples=2)
+    assert sum(tokens[:2]) < 0.6 * 2 * sum(map(len, prompts))  # the two passes that read

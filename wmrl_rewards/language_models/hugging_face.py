@@ -33,6 +33,7 @@ from wmrl_envs.errors import WMRLError
 from wmrl_rewards.language_models.base import Generation, Message, Sampling
 from wmrl_rewards.language_models.chat import ChatFormat
 from wmrl_rewards.language_models.loading import load_model, load_tokenizer, plain_decode, too_long
+from wmrl_rewards.language_models.prefixes import can_share_prefixes, read_prefixes, share_prefixes
 from wmrl_rewards.language_models.stopping import CompleteReplies
 
 __all__ = ["HuggingFaceModel"]
@@ -177,13 +178,8 @@ class HuggingFaceModel:
         sampling: Sampling,
         stop: Callable[[str], bool] | None,
     ) -> list[Generation]:
-        width = max(len(row) for row in rows)
         pad = self.eos_token_ids[0] if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
-        ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
-        attention = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-        device = self.model.device
-        draw = _Draw(torch.from_numpy(noise).to(device), sampling)
-        complete = CompleteReplies(self.decode, stop, width, len(rows))
+        draw = _Draw(torch.from_numpy(noise).to(self.model.device), sampling)
         config = GenerationConfig(
             max_new_tokens=sampling.max_new_tokens,
             do_sample=False,
@@ -193,9 +189,11 @@ class HuggingFaceModel:
         )
         self.model.eval()
         with self.in_use() as model, _without_own_generation_config(model):
+            prompt = _read(model, rows, pad)
+            width = prompt["input_ids"].shape[1]
+            complete = CompleteReplies(self.decode, stop, width, len(rows))
             output: Any = model.generate(  # type: ignore[operator]
-                input_ids=ids.to(device),
-                attention_mask=attention.to(device),
+                **prompt,
                 generation_config=config,
                 logits_processor=LogitsProcessorList([draw]),
                 stopping_criteria=StoppingCriteriaList([] if stop is None else [complete]),
@@ -213,6 +211,26 @@ class HuggingFaceModel:
                 "The language model gives probabilities that are not numbers: its weights are broken."
             )
         return Generation(self.decode(token_ids), tuple(token_ids), tuple(log_probs), end is not None)
+
+
+@torch.no_grad()
+def _read(model: PreTrainedModel, rows: list[list[int]], pad: int) -> dict[str, Any]:
+    """Prompts as arguments of `generate`, padded on the left; what they begin with in common is read here."""
+    cut = share_prefixes(rows, [len(row) - 1 for row in rows]) if can_share_prefixes(model) else None
+    starts = [0] * len(rows) if cut is None else cut.lengths()
+    rests = [row[start:] for row, start in zip(rows, starts, strict=True)]
+    width = max(len(rest) for rest in rests)
+    ids = torch.tensor([[pad] * (width - len(rest)) + rest for rest in rests], device=model.device)
+    seen = [[0] * (width - len(rest)) + [1] * len(rest) for rest in rests]
+    attention = torch.tensor(seen, device=model.device)
+    if cut is None:
+        return {"input_ids": ids, "attention_mask": attention}
+    cache, before, before_seen = read_prefixes(model, cut, pad)
+    return {
+        "input_ids": torch.cat([before, ids], dim=1),
+        "attention_mask": torch.cat([before_seen, attention], dim=1),
+        **cache,
+    }
 
 
 class _Draw(LogitsProcessor):

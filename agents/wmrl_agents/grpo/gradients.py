@@ -26,8 +26,9 @@ in place of :math:`a \log\pi`; its gradient at :math:`r = 1` is the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -88,15 +89,19 @@ class GradientStatistics:
 
 
 def micro_batches(
-    lengths: Sequence[int], micro_batch: int, micro_batch_tokens: int | None = None
+    lengths: Sequence[int],
+    micro_batch: int,
+    micro_batch_tokens: int | None = None,
+    kin: Sequence[Hashable] | None = None,
 ) -> list[list[int]]:
-    """Trajectories that share a forward and a backward pass: long ones with long ones.
+    """Trajectories that share a forward and a backward pass: what begins alike, long ones with long ones.
 
     Args:
         lengths: Tokens of each trajectory's record.
         micro_batch: Trajectories in one pass at most.
         micro_batch_tokens: Tokens in one pass at most, padding included; None for no limit. A trajectory that
             is longer alone has a pass of its own.
+        kin: What each trajectory begins with; None if that does not matter.
 
     Returns:
         Positions in ``lengths``, each once.
@@ -107,10 +112,13 @@ def micro_batches(
     """
     limit = float("inf") if micro_batch_tokens is None else micro_batch_tokens
     batches: list[list[int]] = []
+    families: dict[Hashable, list[int]] = {}
     for j in sorted(range(len(lengths)), key=lambda j: -lengths[j]):
+        families.setdefault(None if kin is None else kin[j], []).append(j)
+    for j in chain.from_iterable(families.values()):
         last = batches[-1] if batches else []
-        # The first one is the longest: the others are padded to it.
-        if last and len(last) < micro_batch and (len(last) + 1) * lengths[last[0]] <= limit:
+        longest = max(lengths[i] for i in [*last, j])  # all are padded to it
+        if last and len(last) < micro_batch and (len(last) + 1) * longest <= limit:
             last.append(j)
         else:
             batches.append([j])
@@ -160,7 +168,8 @@ def accumulate_gradients(
     if len(samples) != len(coefficients):
         raise ValueError(f"{len(samples)} trajectories need as many coefficients, not {len(coefficients)}.")
     scales = length_scales(samples, loss_reduction)
-    batches = micro_batches([len(s.token_ids) for s in samples], micro_batch, micro_batch_tokens)
+    lengths, openings = [len(s.token_ids) for s in samples], [_opening(s) for s in samples]
+    batches = micro_batches(lengths, micro_batch, micro_batch_tokens, openings)
     statistics = GradientStatistics()
     for rows in batches[share[0] :: share[1]]:
         batch = [samples[j] for j in rows]
@@ -183,6 +192,11 @@ def accumulate_gradients(
             sequence_mismatch=float(gap.double().sum(dim=1).abs().max()),
         )
     return statistics
+
+
+def _opening(sample: Sample) -> tuple[int, ...]:
+    """The tokens before the agent's first one."""
+    return sample.token_ids[: sample.mask.index(True)] if any(sample.mask) else sample.token_ids
 
 
 def _gain(

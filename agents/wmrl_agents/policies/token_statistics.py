@@ -17,17 +17,25 @@ backward pass, so that no more than one block's probabilities are held at a time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from wmrl_agents.policies.base import Prompt
+from wmrl_rewards.language_models.prefixes import (
+    SharedPrefixes,
+    can_share_prefixes,
+    output_layer_sees,
+    read_prefixes,
+    share_prefixes,
+)
 
 __all__ = ["TokenStatistics", "token_statistics"]
 
@@ -75,16 +83,14 @@ def token_statistics(
         entropy: Whether to compute the entropy.
     """
     device = model.device
-    ids = _pad([record.token_ids for record in records], torch.long).to(device)
-    attention = _pad([[1] * len(record.token_ids) for record in records], torch.long).to(device)
     mask = _pad(counts, torch.bool)[:, 1:].to(device)
-    targets = ids[:, 1:][mask]
+    targets = _pad([record.token_ids for record in records], torch.long).to(device)[:, 1:][mask]
 
-    logits = _logits_at(model, ids, attention, mask)
+    logits = _logits_at(model, records, counts)
     others = None
     if reference is not None:
         with torch.no_grad(), reference() as other:
-            others = _logits_at(other, ids, attention, mask)
+            others = _logits_at(other, records, counts)
     blocks = _blocks(logits, others, targets, temperature, entropy)
 
     def spread(values: Tensor) -> Tensor:
@@ -140,36 +146,49 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _logits_at(model: PreTrainedModel, ids: Tensor, attention: Tensor, mask: Tensor) -> Tensor:
-    """Logits that predict the masked tokens, shape (tokens, vocabulary)."""
-    model.eval()
-    _let_layers_checkpoint(model)
-    with _output_layer_sees(model.get_output_embeddings(), mask):
-        return model(input_ids=ids, attention_mask=attention, use_cache=False).logits[0]
+def _logits_at(model: PreTrainedModel, records: Sequence[Prompt], counts: Sequence[Sequence[bool]]) -> Tensor:
+    """Logits that predict the tokens that count, record after record, shape (tokens, vocabulary).
 
-
-def _let_layers_checkpoint(model: PreTrainedModel) -> None:
-    """Layers compute their activations again only where they believe to be in training.
-
-    Only the layer itself is told so: dropout is in the modules inside it, and stays off.
+    What records begin with in common is read once; see `wmrl_rewards.language_models.prefixes`.
     """
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.training = module.gradient_checkpointing
+    model.eval()
+    cached = not _let_layers_checkpoint(model) and can_share_prefixes(model)
+    cut = _cut(records, counts) if cached else None
+    starts = [0] * len(records) if cut is None else cut.lengths()
+    rests = [record.token_ids[start:] for record, start in zip(records, starts, strict=True)]
+    ids = _pad(rests, torch.long).to(model.device)
+    attention = _pad([[1] * len(rest) for rest in rests], torch.long).to(model.device)
+    wanted = [count[start + 1 :] for count, start in zip(counts, starts, strict=True)]
+    mask = _pad(wanted, torch.bool)[:, : ids.shape[1] - 1].to(model.device)
+    context: dict[str, Any] = {"use_cache": False}
+    if cut is not None:
+        cache, _, before = read_prefixes(model, cut, pad=0)
+        places = torch.tensor(starts, device=model.device)[:, None] + torch.arange(ids.shape[1]).to(ids)
+        attention = torch.cat([before, attention], dim=1)
+        context = {"use_cache": True, "position_ids": places, **cache}
+    with output_layer_sees(model, lambda hidden: hidden[:, :-1][mask].unsqueeze(0)):
+        return model(input_ids=ids, attention_mask=attention, **context).logits[0]
 
 
-@contextmanager
-def _output_layer_sees(layer: nn.Module, mask: Tensor) -> Iterator[None]:
-    """Give the output layer only the hidden states before the masked tokens, as one row of a batch of one."""
+def _cut(records: Sequence[Prompt], counts: Sequence[Sequence[bool]]) -> SharedPrefixes | None:
+    """How records share what comes before the first token that counts, if that is worth it.
 
-    def gather(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (inputs[0][:, :-1][mask].unsqueeze(0),)
+    The last token of that stays with the record: the first token that counts is predicted from there.
+    """
+    firsts = [next((i for i, own in enumerate(count) if own), len(count)) for count in counts]
+    return share_prefixes([record.token_ids for record in records], [max(0, first - 1) for first in firsts])
 
-    handle = layer.register_forward_pre_hook(gather)
-    try:
-        yield
-    finally:
-        handle.remove()
+
+def _let_layers_checkpoint(model: PreTrainedModel) -> bool:
+    """Layers compute their activations again only where they believe to be in training; whether any does.
+
+    Only the layer itself is told so: dropout is in the modules inside it, and stays off. Such a layer keeps
+    no cache.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer.training = layer.gradient_checkpointing
+    return any(layer.gradient_checkpointing for layer in layers)
 
 
 def _pad(rows: Sequence[Sequence[int]], dtype: torch.dtype) -> Tensor:
