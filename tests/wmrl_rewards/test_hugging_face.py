@@ -1,6 +1,7 @@
 """Local generation: the right distribution, reproducible, independent of the batch, honest about its ends."""
 
 import json
+from functools import wraps
 
 import numpy as np
 import pytest
@@ -314,6 +315,7 @@ def test_prompts_that_begin_alike_are_read_together_and_answered_as_alone(model,
     read = model.model.forward
     tokens = []
 
+    @wraps(read)
     def counted(**arguments):
         tokens.append(arguments["input_ids"].numel())
         return read(**arguments)

@@ -169,7 +169,8 @@ def output_layer_sees(model: PreTrainedModel, choose: Callable[[Tensor], Tensor]
     def gather(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (choose(inputs[0]),)
 
-    handle = model.get_output_embeddings().register_forward_pre_hook(gather)
+    layer: Any = model.get_output_embeddings()
+    handle = layer.register_forward_pre_hook(gather)
     try:
         yield
     finally:
@@ -178,5 +179,5 @@ def output_layer_sees(model: PreTrainedModel, choose: Callable[[Tensor], Tensor]
 
 def _arguments(model: PreTrainedModel) -> Mapping[str, Any]:
     """Arguments of the model's own forward, under any adapter."""
-    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return inspect.signature(base.forward).parameters
+    under_adapter: Any = getattr(model, "get_base_model", lambda: model)
+    return inspect.signature(under_adapter().forward).parameters
