@@ -94,6 +94,14 @@ def test_six_steps_are_three_and_three_more_bit_for_bit(tmp_path, pictures):
     assert same(weights(whole.policy), weights(rest.policy))
 
 
+def test_training_leaves_the_global_generator_alone(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    Imitation([reach(0), reach(1)], tmp_path, config(dropout=0.5)).run()
+    assert torch.rand(1) == expected
+
+
 def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path):
     episodes = [reach(i) for i in range(3)]
     whole = Imitation(episodes, tmp_path / "whole", config())

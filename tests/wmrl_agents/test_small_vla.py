@@ -287,6 +287,20 @@ def test_it_learns_from_rewards_to_say_the_task():
     assert rollout(0, 32, greedy=True)[1].mean() == 1.0
 
 
+def test_dropout_is_for_imitation_alone():
+    plain, dropped = policy_of(), policy_of(dropout=0.5)
+    records = play(plain)
+    assert [record.token_ids for record in play(dropped)] == [record.token_ids for record in records]
+    dropped.network.train()
+    assert torch.equal(plain.log_probs(records), dropped.log_probs(records))
+    dropped.network.train()
+    codes, seen = np.zeros((1, 7), np.int64), [see(0)]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        losses = {round(dropped.imitation_loss(["open"], seen, codes).item(), 4) for _ in range(4)}
+    assert len(losses) > 1
+
+
 def test_a_decision_that_waits_is_left_aside_in_training():
     policy = policy_of()
     [record] = play(policy, lengths=(2,))
@@ -339,6 +353,7 @@ def test_records_out_of_order_are_refused():
         {"state_size": None},
         {"state_size": 0},
         {"hidden": 0},
+        {"dropout": 1.0},
         {"temperature": 0},
         {"batch_size": 0},
     ],

@@ -64,6 +64,7 @@ class ImitationConfig:
         hidden: Width of the policy.
         codes: Codes of each of the seven quantisers.
         state_noise: Standard deviation of noise on the standardised states, against learning by heart.
+        dropout: Share of the context's numbers that are left out in training, likewise.
         held_out: Share of the episodes that are only measured.
         report_every: Steps between two lines.
         checkpoint_every: Steps between two checkpoints.
@@ -77,6 +78,7 @@ class ImitationConfig:
     hidden: int = 256
     codes: int = 128
     state_noise: float = 0.02
+    dropout: float = 0.1
     held_out: float = 0.1
     report_every: int = 100
     checkpoint_every: int = 1000
@@ -192,7 +194,9 @@ class Imitation:
             group["lr"] = self._rate()
         self.policy.network.train()
         self._optimizer.zero_grad()
-        loss = self.policy.imitation_loss(tasks, seen, self._codes[self._train][rows])
+        with torch.random.fork_rng(devices=[]):  # dropout draws from torch's global generator
+            torch.manual_seed(int(generator.integers(2**63)))
+            loss = self.policy.imitation_loss(tasks, seen, self._codes[self._train][rows])
         loss.backward()
         self._optimizer.step()
         return loss.item()
@@ -247,6 +251,7 @@ class Imitation:
             state_size=None if train.states is None else train.states.shape[1],
             pictures=train.images is not None,
             hidden=config.hidden,
+            dropout=config.dropout,
             seed=config.seed,
         )
         if train.states is not None:

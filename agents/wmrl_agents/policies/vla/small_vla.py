@@ -46,6 +46,7 @@ class SmallVLA(ChunkPolicy):
         state_size: Numbers of a state; None if it reads none.
         pictures: Whether it looks at pictures.
         hidden: Width of the network.
+        dropout: Share of the context's numbers that supervised training leaves out; acting and GRPO see all.
         temperature: Temperature of the policy, above 0.
         batch_size: Decisions that are computed at once.
         seed: Decides the first weights.
@@ -72,6 +73,7 @@ class SmallVLA(ChunkPolicy):
         state_size: int | None = None,
         pictures: bool = False,
         hidden: int = 256,
+        dropout: float = 0.0,
         temperature: float = 1.0,
         batch_size: int = 1024,
         seed: int = 0,
@@ -83,14 +85,17 @@ class SmallVLA(ChunkPolicy):
             raise ConfigError("A policy must see something: give state_size, or pictures=True.")
         if hidden < 1 or (state_size is not None and state_size < 1):
             raise ConfigError("hidden and state_size must be at least 1.")
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"dropout must be at least 0 and below 1, not {dropout}.")
         self.tasks = tuple(tasks)
         self.state_size = state_size
         self.pictures = pictures
         self.hidden = hidden
+        self.dropout = dropout
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             shape = (codec.num_tokens, codec.num_codes)
-            self.network = _Network(len(self.tasks), state_size, pictures, hidden, shape)
+            self.network = _Network(len(self.tasks), state_size, pictures, hidden, shape, dropout)
 
     def check(self, task: str, observation: Observation) -> None:
         """Refuse what cannot be decided on. See `ChunkPolicy`."""
@@ -154,6 +159,7 @@ class SmallVLA(ChunkPolicy):
             "state_size": self.state_size,
             "pictures": self.pictures,
             "hidden": self.hidden,
+            "dropout": self.dropout,
             "temperature": self.temperature,
         }
 
@@ -181,7 +187,13 @@ class _Network(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, num_tasks: int, state_size: int | None, pictures: bool, hidden: int, shape: tuple[int, int]
+        self,
+        num_tasks: int,
+        state_size: int | None,
+        pictures: bool,
+        hidden: int,
+        shape: tuple[int, int],
+        dropout: float,
     ) -> None:
         super().__init__()
         tokens, codes = shape
@@ -193,6 +205,7 @@ class _Network(nn.Module):
         self.said = nn.Parameter(torch.randn(tokens, codes, hidden) / hidden**0.5)
         self.level = nn.Parameter(torch.zeros(tokens, hidden))
         self.norm = nn.LayerNorm(hidden)
+        self.drop = nn.Dropout(dropout)
         self.think = _perceptron(hidden, hidden, 2 * hidden)
         self.heads = nn.Parameter(torch.randn(tokens, hidden, codes) * 0.1 / hidden**0.5)
         self.bias = nn.Parameter(torch.zeros(tokens, codes))
@@ -204,7 +217,7 @@ class _Network(nn.Module):
             total = total + self.state(((states - self.mean) / self.scale).clamp(-10, 10))
         if self.picture is not None and images is not None:
             total = total + self.picture(images.float() / 127.5 - 1)
-        return total
+        return self.drop(total)
 
     def next_logits(self, context: Tensor, tokens: Tensor) -> Tensor:
         k = tokens.shape[1]
@@ -220,7 +233,7 @@ class _Network(nn.Module):
 
     def _speak(self, hidden: Tensor) -> Tensor:
         normed = self.norm(hidden)
-        return normed + self.think(normed)
+        return normed + self.drop(self.think(normed))
 
 
 def _perceptron(inputs: int, outputs: int, hidden: int | None = None) -> nn.Sequential:
