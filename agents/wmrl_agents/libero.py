@@ -1,4 +1,5 @@
-"""``wmrl libero``: the scripted expert's table, demonstrations, and their pictures."""
+"""``wmrl libero``: the scripted expert's table, demonstrations, their pictures, and what is learned from
+them."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from wmrl_agents.libero_learning import add_commands
 from wmrl_envs.errors import ConfigError
 
 __all__ = ["main"]
@@ -24,7 +26,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="wmrl libero", description="LIBERO-Long: the scripted expert and its demonstrations."
+        prog="wmrl libero",
+        description="LIBERO-Long: the scripted expert, its demonstrations, and learning from them.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     expert = commands.add_parser(
@@ -61,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         "--orientation", choices=("vertical_flip", "rotate_180", "none"), default="vertical_flip"
     )
     replay.set_defaults(run=_replay)
+    add_commands(commands, numbers)
     return parser
 
 
