@@ -327,6 +327,23 @@ def test_nothing_is_updated_or_written_where_training_and_sampling_differ(tmp_pa
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_rounding_of_the_number_format_is_no_fault(tmp_path, dtype):
+    """Two sound engines in bfloat16 differ by about 0.05 a token, which would be a fault in float32."""
+
+    class Rounded(TabularPolicy):
+        def sample(self, prompts, *, seed):
+            noise = 0.24 * torch.randn(8, 6, generator=torch.Generator().manual_seed(1)).double()
+            return TabularPolicy(self.table.detach() + noise).sample(prompts, seed=seed)
+
+    trainer = trainer_in(tmp_path / "run", policy=lambda source: Rounded(), dtype=dtype, steps=1)
+    if dtype == "float32":
+        with pytest.raises(WMRLError, match=r"more than 0\.05"):
+            trainer.step()
+    else:
+        assert 0.05 < trainer.step()["logp_mismatch"] < 0.15
+
+
 def test_a_sampler_that_went_wrong_is_found_after_a_resume_too(tmp_path):
     trainer_in(tmp_path / "run", steps=2).train()
     resumed = trainer_in(tmp_path / "run", policy=Cold.load)
