@@ -4,6 +4,7 @@
 #   make test-docker   the attacks against Docker's sandbox, where an engine runs or root can start one
 #   make test-models   two real small language models from PyPI, through Transformers
 #   make test-vllm     vLLM on the processor, as a server and in process, in an environment of its own
+#   make test-libero   LIBERO-Long in MuJoCo, in an environment of its own
 #   make train-check   train the default agent and check what it came to
 #   make docs          the documentation as a site, in site/
 #   make clean         remove what the above made, except runs/
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --constraint constraints.txt
 REQUIREMENTS := setup.cfg pyproject.toml constraints.txt
 
-.PHONY: train test test-docker test-models test-vllm train-check docs clean system
+.PHONY: train test test-docker test-models test-vllm test-libero train-check docs clean system
 .DELETE_ON_ERROR:
 
 train: system $(VENV)/installed
@@ -38,6 +39,10 @@ test-docker: system $(VENV)/installed-dev
 test-models test-vllm: $(VENV)/installed-dev
 	.ci/real-models $(REAL) $(@:test-%=%) $(BIN)/python
 
+# LIBERO=--required makes it fail where the simulator cannot be had, instead of saying why and going on.
+test-libero:
+	.ci/libero $(LIBERO) $(PYTHON)
+
 train-check: system $(VENV)/installed
 	rm -rf runs/check
 	$(BIN)/wmrl train --preset default --run-dir runs/check
@@ -47,7 +52,7 @@ docs: $(VENV)/installed-dev
 	$(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) .venv-vllm build dist site *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-libero build dist site *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 system:
 	@.ci/bubblewrap

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LOG = 'echo "${0##*/} $*" >> "$LOG"\n'
+LIBRARIES = "libosmesa6 libegl1 libegl-mesa0 libgl1 libgl1-mesa-dri"
 INSTALL = "apt-get install -y -qq --no-install-recommends bubblewrap"
 
 
@@ -185,9 +186,68 @@ def test_models_that_are_there_are_not_made_again(real_models, tmp_path):
     assert done.stdout == "build/models -m pytest tests/real_models/test_transformers.py\n"
 
 
+@pytest.fixture
+def libero(tmp_path):
+    """Runs .ci/libero in a checkout with only these programs; PyPI does not answer."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/libero", tmp_path / ".ci/libero")
+    (tmp_path / "constraints-libero.txt").touch()
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+
+    def run(*arguments, ldconfig="echo libOSMesa.so.8", **programs):
+        script = (tmp_path / ".ci/libero").read_text().replace("/sbin/ldconfig", "ldconfig")
+        (tmp_path / ".ci/libero").write_text(script)
+        (bin_dir / "dirname").symlink_to(shutil.which("dirname"))
+        for name, body in {"python": "exit 1", "ldconfig": ldconfig, **programs}.items():
+            path = bin_dir / name
+            path.write_text(f"#!/bin/sh\n{body}\n")
+            path.chmod(0o755)
+        command = ["/bin/bash", tmp_path / ".ci/libero", *arguments, "python"]
+        environment = {"PATH": str(bin_dir)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--required"], 2)])
+@pytest.mark.parametrize(
+    ("programs", "why"),
+    [
+        ({}, "its packages cannot be had from PyPI."),
+        ({"ldconfig": "echo libc.so.6", "id": "echo 1000"}, f"root has to run: apt-get install {LIBRARIES}"),
+        (
+            {"ldconfig": "echo libc.so.6", "id": "echo 0"},
+            "no library draws without a screen, and there is no apt-get to install one.",
+        ),
+        (
+            {"ldconfig": "echo libc.so.6", "id": "echo 0", "apt-get": "exit 100"},
+            f"the packages {LIBRARIES} cannot be installed.",
+        ),
+    ],
+    ids=["no PyPI", "an ordinary user", "no package manager", "no packages"],
+)
+def test_where_no_simulator_can_be_had_it_says_why_and_fails_only_if_asked(
+    libero, arguments, code, programs, why
+):
+    done = libero(*arguments, **programs)
+    assert done.returncode == code
+    assert done.stderr == f"LIBERO is not tested here: {why}\n"
+
+
+def test_a_simulator_that_is_there_is_not_installed_again(libero, tmp_path):
+    python = tmp_path / ".venv-libero/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$*"\n')
+    python.chmod(0o755)
+    (tmp_path / ".venv-libero/installed").touch()
+    done = libero()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-m pytest tests/wmrl_envs/libero\n", "")
+
+
 def test_a_check_of_a_change_keeps_its_budget_and_demands_no_engine():
     checks = (ROOT / ".ci/run").read_text(encoding="utf-8")
     minutes = dict(re.findall(r"([a-z-]+):(\d+)", checks))
-    assert {"train-check", "test-docker", "test-models", "test-vllm"} <= set(minutes)
+    assert {"train-check", "test-docker", "test-models", "test-vllm", "test-libero"} <= set(minutes)
     assert sum(map(int, minutes.values())) <= 75
     assert "--required" not in checks

@@ -18,6 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -86,7 +87,8 @@ class LiberoPackage:
             SimulatorError: What the package needs cannot be imported.
         """
         try:
-            with _configuration(self):
+            with _configuration(self), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # robosuite's own, of which nobody here can make an end
                 _load_robosuite_macros()
                 module = importlib.import_module("libero.libero.envs.env_wrapper")
         except (ImportError, OSError, AttributeError) as error:

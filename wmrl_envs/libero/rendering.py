@@ -31,6 +31,8 @@ _LIBRARIES = "apt-get install -y libosmesa6 libegl1 libegl-mesa0 libgl1 libgl1-m
 # Sizes of robosuite's own buffer: pictures that fit into it come out the same as there.
 _WIDTH, _HEIGHT = 640, 480
 _GEOMETRIES = 1000
+# Mesa would keep compiled shaders in the home.
+_NO_CACHE = ("MESA_SHADER_CACHE_DISABLE", "true")
 
 # Draws a small scene of one white box; a library that loads but does not draw fails here too.
 _PROBE = """
@@ -90,7 +92,7 @@ def _opengl_is_loaded() -> bool:
 @functools.cache
 def _probe(backend: Backend, seconds: float) -> str | None:
     """Why a library does not draw; None if it does."""
-    environment = {**os.environ, "MUJOCO_GL": "disabled", "PYOPENGL_PLATFORM": backend}
+    environment = {**dict([_NO_CACHE]), **os.environ, "MUJOCO_GL": "disabled", "PYOPENGL_PLATFORM": backend}
     command = [sys.executable, "-c", _PROBE, backend]
     try:
         done = subprocess.run(
@@ -190,6 +192,7 @@ def _release(context: Any, target: Any) -> None:
 
 def _gl_module(backend: Backend) -> Any:
     """MuJoCo's module for a library. PyOpenGL is bound to one of them for the life of the process."""
+    os.environ.setdefault(*_NO_CACHE)
     try:
         return importlib.import_module(f"mujoco.{backend}")
     except (ImportError, AttributeError) as error:

@@ -19,6 +19,10 @@ from wmrl_envs.libero.env import LiberoEnv
 
 __all__ = ["PLANS", "expert_actions"]
 
+# The palm is 9 cm above the fingertips; half of its width along and across the fingers' line, with some room.
+_TALL = 0.09
+_PALM = (0.045, 0.11)
+
 
 def expert_actions(env: LiberoEnv, noise: float = 0.0, seed: int = 0) -> Iterator[Vector]:
     """The expert's actions from the state in which the environment is; ask for each after the one before
@@ -77,6 +81,20 @@ def clear_spot(arm: Arm, name: str, yaw: float) -> Vector:
     return clear[0] if clear else max(spots, key=clearance)
 
 
+def leaning(arm: Arm, name: str, spot: Vector, yaw: float) -> float:
+    """The pitch that leads the palm past a tall neighbour, whose top it would hit beside the object."""
+    along, across = vector(math.cos(yaw), math.sin(yaw)), vector(-math.sin(yaw), math.cos(yaw))
+    for other in arm.simulator.task.objects:
+        low, high = arm.box(other)
+        if other == name or high[2] - low[2] < _TALL:
+            continue
+        ground = arm.corners(other)[:, :2] - spot
+        beside, before = ground @ along, ground @ across
+        if beside.min() < _PALM[0] and beside.max() > -_PALM[0] and np.abs(before).min() < _PALM[1]:
+            return -math.copysign(0.4, float(beside.mean()))
+    return 0.0
+
+
 def pick(
     arm: Arm,
     name: str,
@@ -98,8 +116,9 @@ def pick(
     low, high = arm.box(name)
     z = max(low[2] + 0.010, high[2] - depth)
     turn = narrow_yaw(arm, name) if yaw is None else yaw
-    arm.rotation = downward(turn)
-    x, y = clear_spot(arm, name, turn) if at is None else at
+    spot = clear_spot(arm, name, turn) if at is None else at
+    arm.rotation = downward(turn, pitch=leaning(arm, name, spot, turn) if at is None else 0.0)
+    x, y = spot
     yield from arm.move(vector(x, y, max(high[2] + 0.10, z + 0.12)), tolerance=0.01)
     yield from arm.move(vector(x, y, z), speed=0.6)
     yield from arm.grasp()
