@@ -97,7 +97,7 @@ class Fixed:
     def __init__(self, token_ids, finished=True):
         self.reply = Generation("", tuple(token_ids), (-1.0,) * len(token_ids), finished)
 
-    def sample(self, prompts, sampling, stop=None):
+    def sample(self, prompts, sampling, stop=None, ends=()):
         return [self.reply] * len(prompts)
 
     def load_weights(self, weights, version):
@@ -118,6 +118,19 @@ def test_the_cut_is_at_a_token_whatever_the_tokens_are(folder, piece):
     assert sample.text == policy.language_model.decode(kept)
     assert f"{PROGRAM}\n".startswith(sample.text)
     assert sample.text.startswith(PROGRAM)
+
+
+def test_much_that_is_invented_is_cut_without_reading_it_again_for_each_token(folder, monkeypatch):
+    policy = load(folder, stop_after_code=False)
+    program = policy.tokenizer(f"{PROGRAM}\n", add_special_tokens=False).input_ids
+    invented = policy.tokenizer("Observation: it ran.\n" * 100, add_special_tokens=False).input_ids
+    policy.sampler = Fixed([*program, *invented])
+    read = []
+    decode = policy.language_model.decode
+    monkeypatch.setattr(policy.language_model, "decode", lambda ids: (read.append(len(ids)), decode(ids))[1])
+    (sample,) = answers(policy, "one")
+    assert reply_ids(policy, sample, "one") == tuple(program)
+    assert sum(read) < 5 * len(program + invented)
 
 
 def test_a_reply_at_the_token_limit_is_marked(folder):
@@ -143,7 +156,7 @@ def test_no_program_counts_before_the_end_of_thinking(tmp_path):
     stops = []
 
     class Asking(Fixed):
-        def sample(self, prompts, sampling, stop=None):
+        def sample(self, prompts, sampling, stop=None, ends=()):
             stops.append(stop)
             return super().sample(prompts, sampling, stop)
 

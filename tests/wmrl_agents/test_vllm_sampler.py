@@ -5,6 +5,7 @@ weights read from a folder, and a prefix cache that keeps old work until it is r
 """
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +20,7 @@ from wmrl_agents.grpo.parts import load_policy
 from wmrl_agents.policies.language_model import LanguageModelPolicy
 from wmrl_agents.policies.low_rank import LoRAConfig
 from wmrl_agents.policies.sampler import Sampler, TransformersSampler
-from wmrl_agents.policies.vllm_sampler import Server, VLLMSampler
+from wmrl_agents.policies.vllm_sampler import Request, Server, VLLMSampler
 from wmrl_envs.errors import ConfigError, WMRLError
 from wmrl_rewards.language_models.base import Sampling
 from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
@@ -53,6 +54,8 @@ class SmallServer(ThreadingHTTPServer):
 
     def _sample(self, body):
         model = self.language_model
+        # vLLM itself knows the tokenizer's end of a text, and no chat template.
+        model.eos_token_ids = (model.tokenizer.eos_token_id, *body["stop_token_ids"])
         sampling = Sampling(body["max_tokens"], body["temperature"], seed=body["seed"])
         ((reply,),) = model.complete([body["prompt"]], sampling)
         size, fence = len(reply.token_ids), None
@@ -161,6 +164,15 @@ def test_without_a_stop_a_reply_ends_itself_or_is_marked(folder, server):
     assert short.num_own_tokens == 5
 
 
+def test_a_reply_ends_with_the_chat_templates_token_too(folder, server):
+    server.language_model.tokenizer.eos_token = "<|endoftext|>"  # as of a base model
+    (one, _) = answers(load(folder, server, stop_after_code=False))
+    assert one.text == "```python\nprint(1)\n```\n"
+    end = server.language_model.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert all(end in body["stop_token_ids"] for name, body in server.requests if name == "completions")
+    assert not one.truncated
+
+
 @pytest.mark.parametrize("lora", [None, LoRAConfig(4)])
 def test_the_next_generation_uses_the_new_weights_and_no_old_work(folder, server, lora):
     policy = load(folder, server, lora=lora, temperature=1.0, max_new_tokens=8)
@@ -203,6 +215,57 @@ def test_a_server_that_refuses_or_is_not_there(folder, server):
     policy.note_update()
     with pytest.raises(WMRLError, match="does not answer"):
         answers(policy)
+
+
+CHOICE = {
+    "token_ids": [1, 2],
+    "logprobs": {"token_logprobs": [-1.0, -2.0]},
+    "finish_reason": "stop",
+}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"choices": []},
+        {"choices": [CHOICE | {"token_ids": None}]},
+        {"choices": [CHOICE | {"logprobs": None}]},
+        {"choices": [CHOICE | {"logprobs": {"token_logprobs": [-1.0]}}]},
+        {"choices": [CHOICE | {"logprobs": {"token_logprobs": [-1.0, None]}}]},
+        ["choices"],
+    ],
+)
+def test_a_server_that_is_no_vllm_is_told_apart(folder, server, answer):
+    server.completions = lambda body: answer
+    with pytest.raises(WMRLError, match="does not answer as vLLM does"):
+        answers(load(folder, server))
+
+
+@pytest.mark.parametrize(
+    ("sent", "problem"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", "does not answer: IncompleteRead"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n<html", "with no JSON: b'<html'"),
+        (b"", "does not answer: "),
+        (b"nonsense\r\n\r\n", "does not answer: BadStatusLine"),
+    ],
+)
+def test_a_server_that_talks_nonsense_ends_in_one_sentence(sent, problem):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_once():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(sent)
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        engine = Server(f"http://127.0.0.1:{listener.getsockname()[1]}", "agent")
+        with pytest.raises(WMRLError, match=problem):
+            engine.continue_all([Request((1,), 4, 1.0, 0)])
+        thread.join()
 
 
 def test_the_config_names_it(folder, server):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -256,7 +257,8 @@ class LanguageModelPolicy:
                 raise WMRLError(error)
         stop = self._is_complete if self.stop_after_code else None
         sampling = replace(self.sampling, seed=seed)
-        generations = self.sampler.sample([prompt.token_ids for prompt in prompts], sampling, stop)
+        ids, ends = [prompt.token_ids for prompt in prompts], self.language_model.eos_token_ids
+        generations = self.sampler.sample(ids, sampling, stop, ends)
         return [self._sample(*pair) for pair in zip(prompts, generations, strict=True)]
 
     def _sample(self, prompt: Prompt, reply: Generation) -> Sample:
@@ -264,8 +266,9 @@ class LanguageModelPolicy:
         size = len(reply.token_ids)
         text = self._text(reply.token_ids)
         end = replies.parse(text).end
-        while size and len(text) > end:
-            size -= 1
+        if len(text) > end:  # halving, because thousands of tokens may have been invented
+            lengths = range(size)
+            size = bisect_right(lengths, end, key=lambda kept: len(self._text(reply.token_ids[:kept]))) - 1
             text = self._text(reply.token_ids[:size])
         return Sample(
             token_ids=prompt.token_ids + reply.token_ids[:size],

@@ -30,7 +30,11 @@ class Sampler(Protocol):
     """
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, stop: Callable[[str], bool] | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        stop: Callable[[str], bool] | None = None,
+        ends: Sequence[int] = (),
     ) -> list[Generation]:
         """Continue each prompt once, in their order.
 
@@ -38,6 +42,7 @@ class Sampler(Protocol):
             prompts: Token ids.
             sampling: How to sample.
             stop: Whether a reply is complete, given its text up to the end of a line with a fence.
+            ends: Tokens that end a reply. A chat template's own may be unknown to an engine.
 
         Raises:
             WMRLError: A reply could not be had.
@@ -65,9 +70,16 @@ class OwnWeights:
         self.language_model = language_model
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, stop: Callable[[str], bool] | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        stop: Callable[[str], bool] | None = None,
+        ends: Sequence[int] = (),
     ) -> list[Generation]:
-        """See `Sampler`; a reply follows from prompt, seed and the number of equal prompts before it."""
+        """See `Sampler`; a reply follows from prompt, seed and the number of equal prompts before it.
+
+        The model itself knows the tokens that end one.
+        """
         replies = self.language_model.complete(prompts, sampling, stop=stop)
         return [reply for (reply,) in replies]
 

@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,6 +58,7 @@ class Request:
         temperature: Sampling temperature.
         seed: Seed of this one reply.
         fences: Texts to stop behind.
+        ends: Tokens to stop behind.
     """
 
     token_ids: tuple[int, ...]
@@ -64,6 +66,7 @@ class Request:
     temperature: float
     seed: int
     fences: tuple[str, ...] = ()
+    ends: tuple[int, ...] = ()
 
     def parameters(self) -> dict[str, Any]:
         """What both of vLLM's interfaces call by the same names."""
@@ -73,6 +76,7 @@ class Request:
             "temperature": self.temperature,
             "seed": self.seed,
             "stop": list(self.fences),
+            "stop_token_ids": list(self.ends),
             "include_stop_str_in_output": True,
             "logprobs": 0,  # of the sampled token alone
             "skip_special_tokens": True,
@@ -139,7 +143,11 @@ class VLLMSampler:
     scratch: Path | None = None
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, stop: Callable[[str], bool] | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        stop: Callable[[str], bool] | None = None,
+        ends: Sequence[int] = (),
     ) -> list[Generation]:
         """See `Sampler`; how far the same seed gives the same replies is up to vLLM."""
         replies = [_Reply(tuple(prompt)) for prompt in prompts]
@@ -147,7 +155,7 @@ class VLLMSampler:
         fences = () if stop is None else _FENCES
         live = list(range(len(replies)))
         while live:
-            requests = [_request(replies[i], sampling, seeds[i], fences) for i in live]
+            requests = [_request(replies[i], sampling, seeds[i], fences, tuple(ends)) for i in live]
             for i, continuation in zip(live, self.engine.continue_all(requests), strict=True):
                 self._take(replies[i], continuation, sampling, stop)
             live = [i for i in live if not replies[i].done]
@@ -171,7 +179,9 @@ class VLLMSampler:
         reply.finished = new.finished and not goes_on
 
 
-def _request(reply: _Reply, sampling: Sampling, seed: int, fences: tuple[str, ...]) -> Request:
+def _request(
+    reply: _Reply, sampling: Sampling, seed: int, fences: tuple[str, ...], ends: tuple[int, ...]
+) -> Request:
     used = len(reply.token_ids)
     # Another seed behind each fence: with the same one, the same random numbers would come again.
     return Request(
@@ -180,6 +190,7 @@ def _request(reply: _Reply, sampling: Sampling, seed: int, fences: tuple[str, ..
         sampling.temperature,
         (seed + used) % 2**31,
         fences,
+        ends,
     )
 
 
@@ -278,13 +289,17 @@ class Server:
     def _continue(self, request: Request) -> Continuation:
         asked = {"model": self.model, "prompt": list(request.token_ids), "return_token_ids": True}
         answer = self._post("/v1/completions", asked | request.parameters())
-        (choice,) = answer["choices"]
-        return Continuation(
-            tuple(choice["token_ids"]),
-            tuple(choice["logprobs"]["token_logprobs"]),
-            isinstance(choice.get("stop_reason"), str),
-            choice["finish_reason"] != "length",
-        )
+        try:
+            (choice,) = answer["choices"]
+            token_ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+            fence, ended = isinstance(choice.get("stop_reason"), str), choice["finish_reason"] != "length"
+            drawn = list(zip(map(int, token_ids), map(float, log_probs), strict=True))
+        except (LookupError, TypeError, ValueError) as error:
+            raise WMRLError(
+                f"The server {self.url} does not answer as vLLM does, with token ids and the log-probability "
+                f"of each ({error!r}): serve the model with vLLM 0.32 or later."
+            ) from error
+        return Continuation(tuple(i for i, _ in drawn), tuple(p for _, p in drawn), fence, ended)
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         """The answer to a request, as JSON; None if it is empty."""
@@ -296,9 +311,12 @@ class Server:
                 text = response.read()
         except urllib.error.HTTPError as error:
             raise WMRLError(self._refused(path, error)) from None
-        except OSError as error:
-            raise WMRLError(f"The vLLM server {self.url} does not answer: {error}.") from None
-        return json.loads(text) if text else None
+        except (OSError, HTTPException) as error:
+            raise WMRLError(f"The vLLM server {self.url} does not answer: {error!r}.") from None
+        try:
+            return json.loads(text) if text else None
+        except ValueError:
+            raise WMRLError(f"The server {self.url} answers {path} with no JSON: {text[:80]!r}.") from None
 
     def _refused(self, path: str, error: urllib.error.HTTPError) -> str:
         if error.code == 404 and not path.startswith("/v1"):
