@@ -1,9 +1,15 @@
 """The grammar's scripts do what their plans say, when they are really executed."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+from transformers import AutoModelForCausalLM
 
+from tests.stubs import tiny_language_model, tiny_tokenizer
 from wmrl_agents.policies import resolve_model
+from wmrl_agents.policies.tiny_coder import build
 from wmrl_agents.policies.tiny_coder.auxiliary import write_auxiliary_tasks
 from wmrl_agents.policies.tiny_coder.corpus import Execution, world_model_dialogues
 from wmrl_agents.policies.tiny_coder.executions import execute_all
@@ -91,6 +97,15 @@ def test_the_world_model_can_learn_from_any_mixture_of_failing_and_valid_scripts
 
 
 @pytest.mark.slow
+def test_versions_4_and_5_of_transformers_know_the_tokenizers_class(tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_language_model(tmp_path / "tiny"))
+    build._save(model, tiny_tokenizer(), tmp_path / "built")
+    names = ("tiny-coder", "tiny-coder-world-model")
+    for folder in (tmp_path / "built", *(Path(resolve_model(name)) for name in names)):
+        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
 def test_the_bundled_world_model_keeps_the_contract():
     world_model = LanguageModelWorldModel(
         HuggingFaceModel(resolve_model("tiny-coder-world-model"), device="cpu"),

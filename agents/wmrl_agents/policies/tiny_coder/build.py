@@ -240,6 +240,10 @@ def _save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: P
 
     copy.deepcopy(model).half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    # Version 5 of transformers has a new name for the class, which 4 does not know; both know the old one.
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
