@@ -36,7 +36,11 @@ def gpt2():
     return GPT2LMHeadModel(config).double().eval()
 
 
-MODELS = {"rotary": qwen(), "learned positions": gpt2()}
+MODELS = {
+    "rotary": qwen(),
+    "eager": qwen(attn_implementation="eager"),
+    "learned positions": gpt2(),
+}
 
 
 def alone(model, row):

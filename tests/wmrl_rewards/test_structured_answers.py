@@ -189,3 +189,39 @@ def test_a_readable_answer_is_read_once(monkeypatch, retries):
     model = Bound(json.dumps(answer(value=0.5)))
     LanguageModelWorldModel(model, predict="percentile", retries=retries).predict([REQUEST])
     assert len(read_texts) == 1
+
+
+HALF = "\\ud83d"  # in JSON, half of a character: no UTF-8, hence no tokenizer and no database can hold it
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(answer(value=0.5)).replace('""', f'"fold {HALF}"'),
+        json.dumps(answer("error", "KeyError")).replace('""', f'"{HALF}"'),
+        json.dumps(answer("bad_ids")).replace('""', f'"{HALF}"'),
+        "status: error\nstderr: KeyError: \ud83d",
+        "status: \ud83d",
+        "\ud83d",
+    ],
+)
+def test_half_a_character_in_an_answer_reaches_nobody(text):
+    (prediction,) = LanguageModelWorldModel(Bound(text), predict="percentile").predict([REQUEST])
+    for words in _texts(prediction):
+        words.encode("utf-8")
+
+
+def test_half_a_character_in_an_error_reaches_nobody():
+    model = Bound("")
+    model.generate = lambda asked, *_: [[Generation("", error="Server: \ud83d.")] for _ in asked]
+    (prediction,) = LanguageModelWorldModel(model, predict="percentile").predict([REQUEST])
+    assert prediction.error == "Server: ?."
+
+
+def _texts(prediction):
+    outcome = prediction.outcome
+    found = [prediction.error, outcome and outcome.error]
+    if outcome is not None:
+        run, grade = outcome.outcome, outcome.grade
+        found += [run and run.stdout, run and run.stderr, grade and grade.message]
+    return [text for text in found if text]

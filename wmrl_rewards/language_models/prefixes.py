@@ -3,11 +3,12 @@
 A batch of rows is cut into clusters that begin alike. The model reads each beginning once; its keys and
 values stand in the cache of every row of the cluster, and only what differs is read row by row:
 
-    prefixes  (clusters, longest prefix)     padded on the left
+    prefixes  (clusters, longest prefix)     padded on the right
     rests     (rows, longest rest)           padded as the caller needs it
 
-Attention masks keep the padding between the two out, and positions count real tokens only, so that nothing
-but the order of sums differs from reading every row whole. Gradients flow through the shared keys and values.
+No token of a prefix sees the padding behind it. Attention masks keep it from the rests, and positions count
+real tokens only, so that nothing but the order of sums differs from reading every row whole. Gradients flow
+through the shared keys and values.
 """
 
 from __future__ import annotations
@@ -136,19 +137,20 @@ def read_prefixes(
 
     Returns:
         The cache with a row for each row of the batch, as an argument by the name that the model has for it;
-        token ids and attention mask of the prefixes, of shape (rows, longest prefix), padded on the left.
+        token ids and attention mask of the prefixes, of shape (rows, longest prefix), padded on the right.
     """
     width = max(map(len, cut.prefixes))
-    rows = [[pad] * (width - len(prefix)) + list(prefix) for prefix in cut.prefixes]
-    seen = [[0] * (width - len(prefix)) + [1] * len(prefix) for prefix in cut.prefixes]
+    rows = [list(prefix) + [pad] * (width - len(prefix)) for prefix in cut.prefixes]
+    seen = [[1] * len(prefix) + [0] * (width - len(prefix)) for prefix in cut.prefixes]
     ids, attention = torch.tensor(rows, device=model.device), torch.tensor(seen, device=model.device)
+    everything = torch.ones_like(attention)  # padding sees what is before it: to see nothing may give NaN
     cache = DynamicCache(config=model.config)
     named = {"cache" if "cache" in _arguments(model) else "past_key_values": cache}
     with output_layer_sees(model, lambda hidden: hidden[:, -1:]):  # nobody reads what it says
         model(
             input_ids=ids,
-            attention_mask=attention,
-            position_ids=positions(attention),
+            attention_mask=everything,
+            position_ids=positions(everything),
             use_cache=True,
             **named,
         )

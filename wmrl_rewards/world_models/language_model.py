@@ -268,7 +268,7 @@ class LanguageModelWorldModel:
             answer = read_answer(reply.text, name, bounds, finished=reply.finished)
         except UnreadableAnswerError as error:
             cut = "" if reply.finished or reply.error else " (It was cut off at max_new_tokens.)"
-            return Evaluation(None, source="world_model", error=f"{error}{cut}")
+            return Evaluation(None, source="world_model", error=_readable(f"{error}{cut}"))
         return _evaluation(answer, self._grade(request, answer))
 
     def _grade(self, request: PredictionRequest, answer: Answer) -> Grade | None:
@@ -276,7 +276,7 @@ class LanguageModelWorldModel:
         if answer.status in get_args(OutcomeStatus) and answer.status != "ok":
             return None
         if answer.value is None:
-            return Grade(answer.status, message=answer.message)  # type: ignore[arg-type]
+            return Grade(answer.status, message=_readable(answer.message))  # type: ignore[arg-type]
         if self.predict_what == "percentile":
             return Grade("ok", percentile=answer.value)
         competition = _competition(request)
@@ -285,7 +285,8 @@ class LanguageModelWorldModel:
 
 
 def _readable(text: str) -> str:
-    """A text that tokenizers and servers take: a lone surrogate, which no UTF-8 can hold, becomes a '?'."""
+    """A text that tokenizers, servers and databases take: a lone surrogate, which no UTF-8 can hold, becomes
+    a '?'. A program may bring one, and so may the JSON of an answer."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -294,7 +295,7 @@ def _competition(request: PredictionRequest) -> Any:
 
 
 def _evaluation(answer: Answer, grade: Grade | None) -> Evaluation:
-    outcome = Outcome("ok", answer.stdout, answer.stderr)
+    outcome = Outcome("ok", _readable(answer.stdout), _readable(answer.stderr))
     if grade is None:
         outcome = replace(outcome, status=answer.status)  # type: ignore[arg-type]
     return Evaluation(outcome, grade, source="world_model")
