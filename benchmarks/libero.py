@@ -108,7 +108,7 @@ SUBJECTS: dict[str, tuple[Callable[[int, bool], float], bool]] = {
 def measured(name: str, task: int, backend: str) -> float:
     """Steps a second of a subject, in a new process."""
     environment = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--task", str(task), "--subject", name]
+    command = [sys.executable, "-P", __file__, "--task", str(task), "--subject", name]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return float(json.loads(done.stdout.splitlines()[-1]))
 
