@@ -279,6 +279,26 @@ def test_stopping_leaves_a_checkpoint(tmp_path):
     assert trainer_in(tmp_path / "run").next_step == 2
 
 
+def test_a_step_can_be_saved_twice(tmp_path):
+    trainer = trainer_in(tmp_path / "run", steps=2)
+    assert trainer.train()
+    trainer.save()
+    trainer.save()
+    folders = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert folders == ["step-1", "step-2"]
+    assert trainer_in(tmp_path / "run", steps=2).next_step == 2
+
+
+def test_what_an_update_that_was_refused_left_behind_is_not_in_the_next_gradient(tmp_path):
+    norms = []
+    for name in ("plain", "after"):
+        trainer = trainer_in(tmp_path / name)
+        if name == "after":
+            trainer.policy.table.grad = torch.full_like(trainer.policy.table, 1e3)
+        norms.append(trainer.step()["grad_norm"])
+    assert norms[0] == norms[1]
+
+
 def test_a_run_goes_on_as_it_began(tmp_path):
     trainer_in(tmp_path / "run", steps=2).train()
     with pytest.raises(ConfigError, match=r"made with learning_rate 0\.05, not 0\.1: within a run only"):

@@ -89,7 +89,7 @@ def save_checkpoint(
     audit: GradientAudit | None,
     keep: int,
 ) -> Checkpoint:
-    """Write a checkpoint and drop the oldest ones.
+    """Write a checkpoint and drop the oldest ones; one of the same step that is there already is kept.
 
     Args:
         run_dir: The run.
@@ -106,6 +106,8 @@ def save_checkpoint(
     for leftover in folder.glob("*.partial"):
         shutil.rmtree(leftover)
     partial, final = folder / f"step-{step}.partial", folder / f"step-{step}"
+    if final.is_dir():  # the same steps leave the same state, and a folder cannot be renamed over another
+        return Checkpoint(final, step)
     partial.mkdir()
     policy.save(partial / "policy")
     torch.save(optimizer.state_dict(), partial / "optimizer.pt")

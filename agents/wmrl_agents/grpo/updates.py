@@ -63,6 +63,7 @@ def update_policy(
     Raises:
         WMRLError: The two differ, or a gradient is not finite; the policy is then as it was before.
     """
+    optimizer.zero_grad()  # an update that was refused leaves its gradient behind
     first, norm = _gradient(learners, config, samples, coefficients, None, step)
     if compare:
         _compare(first, LARGEST_MISMATCH[config.dtype])
