@@ -104,6 +104,14 @@ def _add_evaluate(commands: Any) -> None:
     evaluate.add_argument("--split", choices=("train", "heldout"), default="train")
     evaluate.add_argument("--repeats", metavar="N", type=int, help="trajectories per competition")
     evaluate.add_argument("--half", choices=("public", "private"), default="private")
+    evaluate.add_argument(
+        "--suite",
+        metavar="NAME",
+        help="libero_10: a robot's policy on LIBERO-Long, greedily, in place of programs",
+    )
+    evaluate.add_argument(
+        "--states", metavar="N,N-N", help="initial states of the robot's tasks [all], each --repeats times"
+    )
     evaluate.add_argument("--output", metavar="FILE", type=Path, help="where the numbers go, as JSON")
     evaluate.add_argument(
         "--mle-bench-report", metavar="FILE", type=Path, help="where MLE-bench's report goes, with medals"
@@ -199,6 +207,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     flags = _flags(options)
     if options.repeats is not None:
         flags["evaluation_repeats"] = options.repeats
+    if options.suite is not None:
+        flags["task_suite"] = options.suite
     base = _settings(options)
     if options.config is None:
         base.pop("competitions", None)  # a preset names those that it trains on
@@ -212,6 +222,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         half=options.half,
         output=options.output,
         mle_bench_report=options.mle_bench_report,
+        states=options.states,
     )
 
 

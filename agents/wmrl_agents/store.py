@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ import numpy as np
 from wmrl_envs.evaluation import Evaluation, Solution
 
 if TYPE_CHECKING:
-    from wmrl_agents.grpo.rollouts import Group, Trajectory
+    from wmrl_agents.grpo.played import PlayedGroup, PlayedTrajectory
     from wmrl_agents.grpo.scores import StepScores
 
 __all__ = ["RunStore", "content_key"]
@@ -49,8 +49,6 @@ CREATE INDEX IF NOT EXISTS executed ON evaluations (content) WHERE source = 'rea
 """
 _TABLES = {"trajectories": 13, "turns": 9, "evaluations": 11}
 
-Key = tuple[int, int, int]
-
 
 def content_key(solution: Solution) -> str:
     """Name of what an execution depends on: the competition and the program."""
@@ -69,7 +67,7 @@ class RunStore:
         self._connection = sqlite3.connect(path, timeout=60)
         self._connection.executescript(_SCHEMA)
 
-    def write(self, step: int, groups: Sequence[Group], scores: StepScores) -> None:
+    def write(self, step: int, groups: Sequence[PlayedGroup], scores: StepScores) -> None:
         """Write a finished step, all of it or nothing.
 
         Args:
@@ -84,19 +82,26 @@ class RunStore:
                 key = (step, group.index, member)
                 numbers = [_number(array[row, member]) for array in arrays]
                 rows["trajectories"].append((*key, *_about(group), *numbers, *_size(trajectory)))
-                rows["turns"] += _turn_rows(key, trajectory)
-                rows["evaluations"] += _evaluation_rows(key, trajectory)
+                rows["turns"] += [(*key, *turn) for turn in trajectory.turn_rows()]
+                rows["evaluations"] += [
+                    (*key, number, *_evaluation(content, evaluation))
+                    for number, content, evaluation in trajectory.evaluation_rows()
+                ]
         with self._connection:
             for table, width in _TABLES.items():
                 places = ", ".join("?" * width)
                 self._connection.executemany(f"INSERT INTO {table} VALUES ({places})", rows[table])
 
-    def repeated(self, solutions: Sequence[Solution]) -> int:
-        """How many of these executions repeat an earlier one of the run, or one before them in the list."""
+    def repeated(self, contents: Sequence[str]) -> int:
+        """How many of these executions repeat an earlier one of the run, or one before them in the list.
+
+        Args:
+            contents: What was executed, by `content_key` or another name.
+        """
         query = "SELECT 1 FROM evaluations WHERE source = 'real' AND content = ? LIMIT 1"
         seen: set[str] = set()
         repeated = 0
-        for key in map(content_key, solutions):
+        for key in contents:
             repeated += key in seen or self._connection.execute(query, (key,)).fetchone() is not None
             seen.add(key)
         return repeated
@@ -116,33 +121,17 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _about(group: Group) -> tuple[str, str, str]:
-    return group.competition.name, group.competition.category, group.source
+def _about(group: PlayedGroup) -> tuple[str, str, str]:
+    return group.name, group.category, group.source
 
 
-def _size(trajectory: Trajectory) -> tuple[int, int, int]:
+def _size(trajectory: PlayedTrajectory) -> tuple[int, int, int]:
     own = 0 if trajectory.sample is None else trajectory.sample.num_own_tokens
-    return trajectory.episode.turn, own, sum(trajectory.truncated)
+    return trajectory.num_turns, own, trajectory.num_truncated
 
 
-def _turn_rows(key: Key, trajectory: Trajectory) -> Iterator[tuple[Any, ...]]:
-    for number, turn in enumerate(trajectory.episode.turns):
-        truncated = trajectory.truncated[number]
-        yield (*key, number, turn.reply.kind, turn.text, turn.reply.code, turn.observation, truncated)
-
-
-def _evaluation_rows(key: Key, trajectory: Trajectory) -> Iterator[tuple[Any, ...]]:
-    for number, turn in enumerate(trajectory.episode.turns):
-        for evaluation in (turn.evaluation, trajectory.predictions[number]):
-            if turn.solution is not None and evaluation is not None:
-                yield (*key, number, *_evaluation(turn.solution, evaluation))
-    if trajectory.rescue is not None and trajectory.episode.scored is not None:
-        solution = trajectory.episode.scored[0]
-        yield (*key, solution.turn, *_evaluation(solution, trajectory.rescue))
-
-
-def _evaluation(solution: Solution, evaluation: Evaluation) -> tuple[Any, ...]:
+def _evaluation(content: str, evaluation: Evaluation) -> tuple[Any, ...]:
     metric = None if evaluation.grade is None else evaluation.grade.score
     seconds = None if evaluation.outcome is None else evaluation.outcome.seconds
     about = (evaluation.source, evaluation.status, metric, evaluation.score, seconds)
-    return (*about, content_key(solution), evaluation.error)
+    return (*about, content, evaluation.error)

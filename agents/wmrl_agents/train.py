@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,11 +16,16 @@ from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
 from wmrl_agents.evaluate import evaluate_policy, save_evaluation
+from wmrl_agents.evaluate_robots import evaluate_robots, print_robots
 from wmrl_agents.grpo.checkpoint import latest_checkpoint
 from wmrl_agents.grpo.config import GRPOConfig
+from wmrl_agents.grpo.embodied_rollouts import RobotTrajectory
 from wmrl_agents.grpo.learners import follow
 from wmrl_agents.grpo.parts import load_competitions, load_playing_policy
 from wmrl_agents.grpo.ranks import Ranks
+from wmrl_agents.grpo.robot_parts import load_robot_policy
+from wmrl_agents.grpo.robots import RobotSuite, load_suite, numbers
+from wmrl_agents.grpo.roles import ActingPolicy
 from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.grpo.versions import environment_changes
 from wmrl_agents.progress import shown_progress
@@ -41,6 +46,7 @@ from wmrl_envs.errors import ConfigError, InfrastructureError
 __all__ = ["evaluate", "prepare_libraries", "resume", "say", "start"]
 
 BEFORE, AFTER = "evaluation-before.json", "evaluation-after.json"
+ROBOTS = "robots-"  # before these names where a robot was evaluated: the numbers are others
 
 
 def start(config: GRPOConfig, run_dir: Path) -> int:
@@ -131,22 +137,32 @@ def _run(config: GRPOConfig, run_dir: Path) -> int:
 def _train(console: Console, trainer: GRPOTrainer) -> bool:
     """Evaluate, train and evaluate; returns whether all of it was done."""
     config, run_dir = trainer.config, trainer.run_dir
-    if config.evaluate_before and trainer.next_step == 0 and not (run_dir / BEFORE).is_file():
-        _evaluate_run(console, trainer, BEFORE)
+    kind = ROBOTS if isinstance(trainer.tasks, RobotSuite) else ""
+    if config.evaluate_before and trainer.next_step == 0 and not (run_dir / f"{kind}{BEFORE}").is_file():
+        _evaluate_run(console, trainer, f"{kind}{BEFORE}")
     with (
         _stop_on_interrupt(console) as stop,
         shown_progress(console, config.steps, read_metrics(run_dir)) as show,
     ):
         finished = trainer.train(on_step=show, should_stop=lambda: bool(stop))
     if finished and config.evaluate_after:
-        _evaluate_run(console, trainer, AFTER)
+        _evaluate_run(console, trainer, f"{kind}{AFTER}")
     return finished
 
 
 def _evaluate_run(console: Console, trainer: GRPOTrainer, name: str) -> None:
+    if isinstance(trainer.tasks, RobotSuite):
+        say(
+            console, f"evaluating from all initial states ({trainer.config.evaluation_repeats} runs each) ..."
+        )
+        assert isinstance(trainer.policy, ActingPolicy)
+        summary = evaluate_robots(trainer.policy, trainer.tasks, trainer.config)
+        save_evaluation(summary, trainer.run_dir / name)
+        print_robots(console, summary, name.removeprefix(ROBOTS).removesuffix(".json"))
+        return
     say(console, f"evaluating on the private half ({trainer.config.evaluation_repeats} runs a task) ...")
     summary = evaluate_policy(
-        trainer.policy, trainer.competitions, trainer.config, cache=trainer.run_dir / EXECUTIONS
+        trainer.policy, trainer.tasks, trainer.config, cache=trainer.run_dir / EXECUTIONS
     )
     save_evaluation(summary, trainer.run_dir / name)
 
@@ -160,6 +176,7 @@ def evaluate(
     half: Half,
     output: Path | None,
     mle_bench_report: Path | None = None,
+    states: str | None = None,
 ) -> int:
     """Evaluate a run, a model or an endpoint.
 
@@ -171,6 +188,7 @@ def evaluate(
         half: Half of the test rows that the scores are on.
         output: Where the numbers go; None chooses a place and says it.
         mle_bench_report: Where MLE-bench's report goes; None for nowhere.
+        states: Initial states of a robot's tasks, such as ``0-15``; None plays all.
 
     Returns:
         Exit code of the command.
@@ -187,6 +205,8 @@ def evaluate(
         source = policy
         output = output or Path("runs") / f"evaluation-{re.sub(r'[^A-Za-z0-9.-]+', '-', policy)}-{split}.json"
     prepare_libraries(config)
+    if config.task_suite != "autoresearch":
+        return _evaluate_robots(console, config, source, policy, output, states)
     if split == "heldout" and "competitions" not in flags:
         config = config.replace(competitions=None)  # those of a run are what it was trained on
     competitions = load_competitions(config, split)
@@ -201,6 +221,22 @@ def evaluate(
     )
     save_evaluation(summary, output)
     print_evaluation(console, summary, f"{policy}: real execution, {half} half")
+    say(console, f"numbers: {output}")
+    return 0
+
+
+def _evaluate_robots(
+    console: Console, config: GRPOConfig, source: str | Path, name: str, output: Path, states: str | None
+) -> int:
+    suite = load_suite(config)
+    chosen = None if states is None else numbers(states.split(","), "--states", suite.num_init_states)
+
+    def told(task: int, episodes: Sequence[RobotTrajectory]) -> None:
+        say(console, f"task {task}: {sum(one.success for one in episodes)} of {len(episodes)} succeeded")
+
+    summary = evaluate_robots(load_robot_policy(config, source), suite, config, chosen, told)
+    save_evaluation(summary, output)
+    print_robots(console, summary, f"{name}, {suite.name}")
     say(console, f"numbers: {output}")
     return 0
 

@@ -76,6 +76,24 @@ class GRPOConfig:
     seed: int = 0
     """Every draw of the run follows from this number."""
 
+    # A robot in place of programs (docs/libero.md)
+    task_suite: Literal["autoresearch", "libero_10"] = "autoresearch"
+    """What is played: programs on competitions, or a robot arm in LIBERO-Long (extra libero)."""
+    libero_tasks: tuple[str, ...] = ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
+    """Tasks of LIBERO-Long, by their numbers."""
+    init_states: tuple[str, ...] = ("0-15",)
+    """Initial states to train on, of 50 for each task; a task and one of its states make a group."""
+    horizon: int = 520
+    """Actions in an episode of the robot at most."""
+    reduction: Literal["potential", "final", "mean", "max"] = "potential"
+    """How a score is made of the progress that its world model sees."""
+    observations: Literal["state", "images", "both"] = "state"
+    """What is seen of the scene, by the policy and by its world model: numbers, pictures, or both."""
+    image_size: int = 128
+    """Height and width of these pictures."""
+    simulators: int = 1
+    """Simulators at once, each in a process of its own; 1 simulates in this process."""
+
     # One step
     steps: int = 100
     """Optimiser steps in all, those before a resume included."""
@@ -267,6 +285,9 @@ _MINIMA: dict[str, float] = {
     "steps": 1,
     "groups_per_step": 1,
     "group_size": 2,
+    "horizon": 1,
+    "image_size": 8,
+    "simulators": 1,
     "lora_rank": 1,
     "max_turns": 1,
     "max_new_tokens": 1,

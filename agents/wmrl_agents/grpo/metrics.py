@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wmrl_agents.grpo.rollouts import Group, Trajectory
+from wmrl_agents.grpo.played import PlayedGroup
 from wmrl_agents.grpo.scores import StepScores
 from wmrl_agents.grpo.updates import Update
 from wmrl_envs.evaluation import Evaluation
@@ -24,7 +24,7 @@ REASON_CHARS = 300
 
 
 def step_metrics(
-    groups: Sequence[Group],
+    groups: Sequence[PlayedGroup],
     scores: StepScores,
     update: Update,
     *,
@@ -42,9 +42,9 @@ def step_metrics(
         repeated: Executions of a program that the run had executed before.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    executed = [evaluation for trajectory in trajectories for _, evaluation in trajectory.executions]
-    predicted = [evaluation for trajectory in trajectories for evaluation in _predictions(trajectory)]
-    evaluated = sum(len(trajectory.episode.evaluations) for trajectory in trajectories)
+    executed = [evaluation for trajectory in trajectories for _, evaluation in trajectory.executed]
+    predicted = [evaluation for trajectory in trajectories for evaluation in trajectory.predicted]
+    evaluated = sum(trajectory.num_evaluated for trajectory in trajectories)
     outcomes = [evaluation.outcome for evaluation in executed if evaluation.outcome is not None]
     anchors = scores.anchors
     return {
@@ -60,12 +60,12 @@ def step_metrics(
         "equal_groups_predicted": _equal_groups(scores, ~anchors),
         "missing": int(np.isnan(scores.used).sum()),
         "infrastructure": _reasons(executed),
-        "rescued": sum(trajectory.rescue is not None for trajectory in trajectories),
+        "rescued": sum(trajectory.rescued for trajectory in trajectories),
         "executions": len(executed),
         "executions_repeated": repeated,
         "executions_real_would_use": round(evaluated * num_groups / len(groups)),
-        "turns": sum(trajectory.episode.turn for trajectory in trajectories),
-        "truncated_replies": sum(sum(trajectory.truncated) for trajectory in trajectories),
+        "turns": sum(trajectory.num_turns for trajectory in trajectories),
+        "truncated_replies": sum(trajectory.num_truncated for trajectory in trajectories),
         "tokens": update.statistics.tokens,
         "kl": update.statistics.kl,
         "entropy": update.statistics.entropy,
@@ -76,12 +76,6 @@ def step_metrics(
         "seconds_executing": sum(outcome.seconds for outcome in outcomes),
         "seconds_workers_execute": sum(outcome.seconds for outcome in outcomes if not outcome.cached),
     }
-
-
-def _predictions(trajectory: Trajectory) -> Iterable[Evaluation]:
-    """What the world model said, in place of executions or beside them."""
-    everything = [*trajectory.episode.evaluations, *trajectory.predictions]
-    return [evaluation for evaluation in everything if evaluation and evaluation.source == "world_model"]
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:

@@ -15,6 +15,8 @@ import yaml
 
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed
+from wmrl_agents.grpo.robot_parts import load_progress_model, load_robot_policy
+from wmrl_agents.grpo.robots import RobotSuite
 from wmrl_agents.grpo.roles import PlayingPolicy, TrainablePolicy
 from wmrl_agents.grpo.rollouts import Executor
 from wmrl_agents.policies import resolve_model
@@ -69,6 +71,8 @@ class Parts:
         predictor: The world model; None if nothing is predicted, or if the policy itself does it.
         predictor_of: Makes the world model of the frozen policy that training began with.
         learner: The world model, if it learns from the anchors of the run.
+        world_model: A model of progress, for a robot.
+        robots: Tasks of a robot in place of those that the config names.
     """
 
     load_policy: Callable[[str | Path], TrainablePolicy]
@@ -76,6 +80,8 @@ class Parts:
     predictor: Evaluator | None = None
     predictor_of: Callable[[Any], Evaluator] | None = None
     learner: LearnedWorldModel | None = None
+    world_model: WorldModel | None = None
+    robots: RobotSuite | None = None
 
 
 def build_parts(config: GRPOConfig, cache: Path) -> Parts:
@@ -88,6 +94,9 @@ def build_parts(config: GRPOConfig, cache: Path) -> Parts:
     Raises:
         WMRLError: The sandbox or a model cannot be had.
     """
+    if config.task_suite != "autoresearch":
+        progress = load_progress_model(config) if config.uses_world_model else None
+        return Parts(lambda source: load_policy(config, source), world_model=progress)
     parts = Parts(lambda source: load_policy(config, source), make_executor(config, cache))
     if config.uses_world_model and config.world_model == OWN_POLICY:
         parts.predictor_of = lambda policy: make_predictor(config, policy.language_model)
@@ -101,7 +110,7 @@ def build_parts(config: GRPOConfig, cache: Path) -> Parts:
 
 
 def load_policy(config: GRPOConfig, source: str | Path) -> TrainablePolicy:
-    """A language-model policy, with the config's sampling, device and number format.
+    """A policy, with the config's sampling, device and number format: a language model, or of chunks.
 
     Args:
         config: The run's settings.
@@ -110,6 +119,8 @@ def load_policy(config: GRPOConfig, source: str | Path) -> TrainablePolicy:
     Raises:
         WMRLError: It cannot be loaded, or is served by an engine that cannot train it.
     """
+    if config.task_suite != "autoresearch":
+        return load_robot_policy(config, source)
     if is_served(source):
         raise ConfigError(
             f"'{source}' cannot be trained: name a model directory or a model on the hub as the policy."

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
+from numpy.typing import NDArray
 
 from wmrl_agents.policies.base import Policy, Prompt, Sample
 
 if TYPE_CHECKING:  # it imports transformers
     from wmrl_agents.policies.token_statistics import TokenStatistics
 
-__all__ = ["PlayingPolicy", "TrainablePolicy"]
+__all__ = ["ActingPolicy", "PlayingPolicy", "TrainablePolicy"]
 
 
 class PlayingPolicy(Protocol):
@@ -33,11 +34,11 @@ class PlayingPolicy(Protocol):
         """Number of tokens of a text."""
         ...
 
-    def begin(self, system: str, user: str) -> Prompt:
+    def begin(self, system: str, user: Any) -> Prompt:
         """See `Policy`."""
         ...
 
-    def extend(self, sample: Sample, user: str) -> Prompt:
+    def extend(self, sample: Sample, user: Any) -> Prompt:
         """See `Policy`."""
         ...
 
@@ -74,4 +75,25 @@ class TrainablePolicy(PlayingPolicy, Policy, Protocol):
 
     def save(self, directory: Path) -> Any:
         """Write it as a directory that a policy of the same class loads."""
+        ...
+
+
+@runtime_checkable
+class ActingPolicy(TrainablePolicy, Protocol):
+    """A policy whose replies are chunks of actions."""
+
+    def check(self, task: str, observation: Any) -> None:
+        """Refuse what cannot be decided on.
+
+        Raises:
+            ConfigError: The task is unknown, or the observation lacks what is needed.
+        """
+        ...
+
+    def sample(self, prompts: Sequence[Prompt], *, seed: int, greedy: bool = False) -> list[Sample]:
+        """See `Policy`; ``greedy`` takes the likeliest token each time."""
+        ...
+
+    def chunk(self, sample: Sample) -> NDArray[Any]:
+        """The actions that the last reply of a record means, one row each."""
         ...

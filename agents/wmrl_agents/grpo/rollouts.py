@@ -11,19 +11,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.draws import derive_seed
 from wmrl_agents.grpo.phases import Phases
 from wmrl_agents.grpo.roles import PlayingPolicy
+from wmrl_agents.grpo.trajectories import Group, Trajectory
 from wmrl_agents.policies.base import Prompt, Sample
 from wmrl_envs.autoresearch.competition import Competition
 from wmrl_envs.autoresearch.episode import Episode, TrajectoryScore
 from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, AGENT_SYSTEM_PROMPTS, fit
 from wmrl_envs.errors import InfrastructureError
-from wmrl_envs.evaluation import Evaluation, Evaluator, Solution, Source
+from wmrl_envs.evaluation import Evaluation, Evaluator, Solution
 
 __all__ = [
     "Executor",
@@ -71,62 +72,6 @@ class RolloutSettings:
     max_observation_tokens: int = 1024
     generation_batch: int = 64
     system_prompt: str = AGENT_SYSTEM_PROMPT
-
-
-@dataclass
-class Trajectory:
-    """One episode in the making.
-
-    Attributes:
-        episode: The environment's side: turns, evaluations, the score.
-        sample: The token record so far.
-        truncated: For each turn, whether the reply hit the token limit.
-        predictions: For each turn, what the world model says where the evaluation is real.
-        context_full: Whether it ended because the policy's context has no room for a further reply.
-        rescue: Real evaluation of a trajectory for which the world model had no answer.
-    """
-
-    episode: Episode
-    sample: Sample | None = None
-    truncated: list[bool] = field(default_factory=list)
-    predictions: list[Evaluation | None] = field(default_factory=list)
-    context_full: bool = False
-    rescue: Evaluation | None = None
-
-    @property
-    def executions(self) -> list[tuple[Solution, Evaluation]]:
-        """Everything of this trajectory that was executed for real."""
-        turns = [(t.solution, t.evaluation) for t in self.episode.turns if t.solution and t.evaluation]
-        executed = [(solution, evaluation) for solution, evaluation in turns if evaluation.source == "real"]
-        if self.rescue is not None and self.episode.scored is not None:
-            executed.append((self.episode.scored[0], self.rescue))
-        return executed
-
-    @property
-    def predicted_score(self) -> float | None:
-        """What the world model says in place of the real score, by the rule of the episode."""
-        predictions = [p for p, t in zip(self.predictions, self.episode.turns, strict=True) if t.solution]
-        scores = [None if prediction is None else prediction.score for prediction in predictions]
-        if self.episode.trajectory_score == "final":
-            return scores[-1] if scores else None
-        return max((score for score in scores if score is not None), default=None)
-
-
-@dataclass
-class Group:
-    """Trajectories on one task, evaluated by one source.
-
-    Attributes:
-        index: Number of the group in its step.
-        competition: The task.
-        source: Who evaluates its turns.
-        trajectories: Its members.
-    """
-
-    index: int
-    competition: Competition
-    source: Source
-    trajectories: list[Trajectory] = field(default_factory=list)
 
 
 class Rollouts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wmrl_agents.grpo.rollouts import Group, Trajectory
+from wmrl_agents.grpo.played import PlayedGroup
 from wmrl_envs.evaluation import Source
 from wmrl_rewards.reward import WorldModelReward
 
@@ -43,18 +43,18 @@ class StepScores:
         return np.array([source == "real" for source in self.sources])
 
 
-def score_step(groups: Sequence[Group], reward: WorldModelReward) -> StepScores:
+def score_step(groups: Sequence[PlayedGroup], reward: WorldModelReward) -> StepScores:
     """Score a step under the map and the weight that the rewards hold now, those of earlier steps.
 
-    A trajectory without any program scored 0 by its own fault, whoever would have evaluated it: its real
-    score is known to be 0, nothing was predicted, and it gives no pair to learn from. In a group of the world
-    model a real score that is known (that one, or one executed because its prediction was missing) takes the
-    place of the calibrated one.
+    What is not predicted gives no pair to learn from. In a group of the world model a real score that is
+    known (without a program it is 0; where a prediction was missing it was executed) takes the place of the
+    calibrated one.
     """
     sources: list[Source] = [group.source for group in groups]
     anchors = np.array([[source == "real"] for source in sources])
-    real = _array([[_real(group, member) for member in group.trajectories] for group in groups])
-    predicted = _array([[_predicted(group, member) for member in group.trajectories] for group in groups])
+    scores = [[member.scores(group.source) for member in group.trajectories] for group in groups]
+    real = _array([[pair[0] for pair in row] for row in scores])
+    predicted = _array([[pair[1] for pair in row] for row in scores])
     calibrated = reward.calibrate(predicted)
     used = np.where(anchors | ~np.isnan(real), real, calibrated)
     coefficients = reward.coefficients(sources, real, predicted)
@@ -63,15 +63,3 @@ def score_step(groups: Sequence[Group], reward: WorldModelReward) -> StepScores:
 
 def _array(rows: list[list[float | None]]) -> Floats:
     return np.array(rows, dtype=np.float64)
-
-
-def _real(group: Group, trajectory: Trajectory) -> float | None:
-    if trajectory.episode.scored is None or group.source == "real":
-        return trajectory.episode.score
-    return trajectory.rescue.score if trajectory.rescue is not None else None
-
-
-def _predicted(group: Group, trajectory: Trajectory) -> float | None:
-    if trajectory.episode.scored is None:
-        return None
-    return trajectory.predicted_score if group.source == "real" else trajectory.episode.score

@@ -20,7 +20,7 @@ others are its `Learners`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,16 @@ import torch
 from wmrl_agents.grpo.audit import GradientAudit, group_coefficients
 from wmrl_agents.grpo.checkpoint import latest_checkpoint, save_checkpoint
 from wmrl_agents.grpo.config import GRPOConfig
-from wmrl_agents.grpo.draws import derive_seed, draw_tasks
+from wmrl_agents.grpo.draws import derive_seed
 from wmrl_agents.grpo.learners import Learners
-from wmrl_agents.grpo.learning import teach, teach_again
 from wmrl_agents.grpo.metrics import step_metrics
-from wmrl_agents.grpo.parts import Parts, build_parts, load_competitions
+from wmrl_agents.grpo.parts import Parts, build_parts
+from wmrl_agents.grpo.played import PlayedGroup
 from wmrl_agents.grpo.ranks import Ranks
-from wmrl_agents.grpo.rollouts import Group, Rollouts, rollout_settings
 from wmrl_agents.grpo.scores import StepScores, score_step
+from wmrl_agents.grpo.suites import load_tasks, make_rollouts
 from wmrl_agents.grpo.updates import Update, update_policy
-from wmrl_agents.grpo.versions import check_prompts, prompt_versions
+from wmrl_agents.grpo.versions import check_prompts
 from wmrl_agents.loggers import make_loggers
 from wmrl_agents.runs import (
     EXECUTIONS,
@@ -50,7 +50,6 @@ from wmrl_agents.runs import (
     truncate_metrics,
 )
 from wmrl_agents.store import RunStore
-from wmrl_envs.autoresearch import Competition
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluator
 from wmrl_rewards import PairPool, WorldModelReward
@@ -82,8 +81,7 @@ class GRPOTrainer:
     ) -> None:
         self.config = config
         self.run_dir = Path(run_dir)
-        self.competitions = load_competitions(config)
-        _refuse_heldout(self.competitions)
+        self.tasks = load_tasks(config, parts)
         self.parts = parts or build_parts(config, self.run_dir / EXECUTIONS)
         ranks = ranks or Ranks()
         if ranks.size > 1 and config.sampler.startswith("http"):
@@ -115,17 +113,13 @@ class GRPOTrainer:
             self.optimizer.load_state_dict(checkpoint.optimizer_state())
             self.reward.load_state_dict(checkpoint.reward_state())
         self.store.truncate(self.next_step)
-        if self.parts.learner is not None and self.next_step > 0:
-            teach_again(self.parts.learner, self.run_dir, config)
         truncate_metrics(self.run_dir, self.next_step)
-        self.rollouts = Rollouts(
-            self.policy,
-            self.parts.executor,
-            self._predictor(frozen),
-            rollout_settings(config),
-            sample=self.learners.sample,
+        self.rollouts = make_rollouts(
+            config, self.tasks, self.parts, self.policy, self._predictor(frozen), self.learners.sample
         )
-        self.prompts = prompt_versions(self.rollouts, self.competitions)
+        if self.next_step > 0:
+            self.rollouts.learn_again(self.run_dir)
+        self.prompts = self.rollouts.versions()
         if checkpoint is not None:
             check_prompts(checkpoint.prompt_versions(), self.prompts)
         self.audit = GradientAudit(config.anchor_window) if config.audit_gradients else None
@@ -172,11 +166,10 @@ class GRPOTrainer:
             update = self._update(groups, scores)
         self.reward.observe(step, scores.sources, scores.real, scores.predicted)
         after = self.reward.statistics()
-        executed = [e for group in groups for t in group.trajectories for e in t.executions]
-        repeated = self.store.repeated([solution for solution, _ in executed])
+        executed = [content for group in groups for t in group.trajectories for content, _ in t.executed]
+        repeated = self.store.repeated(executed)
         self.store.write(step, groups, scores)
-        if self.parts.learner is not None:
-            teach(self.parts.learner, groups)
+        self.rollouts.learn(groups)
         metrics = {
             "step": step,
             **step_metrics(
@@ -199,19 +192,17 @@ class GRPOTrainer:
         self.next_step += 1
         return metrics
 
-    def draw_groups(self, step: int) -> list[Group]:
+    def draw_groups(self, step: int) -> list[PlayedGroup]:
         """Tasks and anchors of a step."""
-        config = self.config
-        tasks = draw_tasks(self.competitions, config.groups_per_step, seed=config.seed, step=step)
-        if config.reward_source == "real":
-            return [Group(index, task, "real") for index, task in enumerate(tasks)]
-        if config.reward_source == "world_model":
-            return [Group(index, task, "world_model") for index, task in enumerate(tasks)]
+        source, make = self.config.reward_source, self.rollouts.group
+        tasks = self.rollouts.draw(step)
+        if source in ("real", "world_model"):
+            return [make(index, task, source) for index, task in enumerate(tasks)]
         anchors = self.reward.draw_anchors(len(tasks))
-        if config.reward_source == "anchors_alone":
-            return [Group(index, tasks[index], "real") for index in anchors]
+        if source == "anchors_alone":
+            return [make(index, tasks[index], "real") for index in anchors]
         return [
-            Group(index, task, "real" if index in anchors else "world_model")
+            make(index, task, "real" if index in anchors else "world_model")
             for index, task in enumerate(tasks)
         ]
 
@@ -232,8 +223,7 @@ class GRPOTrainer:
         """Stop executions that still run and close the run's files; the trainer cannot be used after it."""
         for logger in self.loggers:
             logger.close()
-        if self.parts.executor is not None:
-            self.parts.executor.close()
+        self.rollouts.close()
         self.pool.close()
         self.store.close()
 
@@ -251,7 +241,7 @@ class GRPOTrainer:
             return None
         return self.parts.predictor if self.parts.predictor_of is None else self.parts.predictor_of(frozen)
 
-    def _audit(self, groups: list[Group], scores: StepScores, used: dict[str, Any]) -> dict[str, Any]:
+    def _audit(self, groups: list[PlayedGroup], scores: StepScores, used: dict[str, Any]) -> dict[str, Any]:
         """Look at each group's own gradient; what the log says of it, nothing if there is no audit."""
         if self.audit is None:
             return {}
@@ -264,7 +254,7 @@ class GRPOTrainer:
         anchors = sum(scores.sources[k] == "real" for k in usable)
         return dict(self.audit.statistics(used["rho"], anchors, len(usable) - anchors))
 
-    def _update(self, groups: list[Group], scores: StepScores) -> Update:
+    def _update(self, groups: list[PlayedGroup], scores: StepScores) -> Update:
         """The updates of one batch, of the trajectories that said anything at all."""
         members = [trajectory for group in groups for trajectory in group.trajectories]
         pairs = zip(members, scores.coefficients.ravel().tolist(), strict=True)
@@ -280,12 +270,6 @@ class GRPOTrainer:
         )
         self._compared = True
         return update
-
-
-def _refuse_heldout(competitions: Sequence[Competition]) -> None:
-    for competition in competitions:
-        if competition.split != "train":
-            raise ConfigError(f"Competition '{competition.name}' is held out: it is there to evaluate on.")
 
 
 def make_reward(config: GRPOConfig, pool: PairPool) -> WorldModelReward:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -61,11 +61,16 @@ class Sample(Prompt):
 class Policy(Protocol):
     """An agent that can be trained."""
 
-    def begin(self, system: str, user: str) -> Prompt:
-        """Token record of a new dialogue, ready for the first reply."""
+    def begin(self, system: str, user: Any) -> Prompt:
+        """Token record of a new trajectory, ready for the first reply.
+
+        Args:
+            system: What is said once: the system prompt of a language model, the task of a robot.
+            user: What is said or seen first: a text, or an `Observation`.
+        """
         ...
 
-    def extend(self, sample: Sample, user: str) -> Prompt:
+    def extend(self, sample: Sample, user: Any) -> Prompt:
         """The record after ``sample`` with the environment's next message appended.
 
         Raises:
