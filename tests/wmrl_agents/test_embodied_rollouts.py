@@ -8,6 +8,7 @@ import pytest
 from tests.dots import LEFT, RIGHT, Ruler, dots, policy
 from wmrl_agents import GRPOConfig, GRPOTrainer
 from wmrl_agents.grpo.checkpoint import latest_checkpoint
+from wmrl_agents.grpo.config import load_preset
 from wmrl_agents.grpo.embodied_rollouts import frames_of
 from wmrl_agents.grpo.parts import Parts
 from wmrl_agents.grpo.robots import RobotStart, draw_starts, load_suite, numbers
@@ -238,6 +239,17 @@ def test_starts_go_through_all_tasks_and_states():
         tasks = [start.task for start in draw_starts(suite, 4, seed=0, step=step)]
         assert sorted(tasks) == [0, 0, 1, 1]
     assert {start.env_seed for start in drawn} == {0}
+
+
+def test_the_papers_preset_plays_eight_states_of_every_task_eight_times():
+    config = GRPOConfig.from_mapping(load_preset("libero-paper"))
+    assert (config.steps, config.group_size, config.horizon, config.evaluation_repeats) == (40, 8, 520, 8)
+    suite = load_suite(config)
+    steps = [draw_starts(suite, config.groups_per_step, seed=0, step=step) for step in range(2)]
+    for task in range(10):
+        states = [[one.init_state for one in step if one.task == task] for step in steps]
+        assert [len(part) for part in states] == [8, 8]
+        assert sorted(states[0] + states[1]) == list(range(16))
 
 
 @pytest.mark.parametrize("wrong", ["x", "50", "5-3", "-1", "1.5", ""])
