@@ -70,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     report.set_defaults(run=_report)
     commands.add_parser("tasks", help="list competitions, show one, check or import a folder", add_help=False)
     commands.add_parser("doctor", help="say what this machine can do, and lacks", add_help=False)
-    commands.add_parser("cache", help="look at stored executions, or remove them", add_help=False)
+    commands.add_parser(
+        "cache", help="look at stored executions or predictions, or remove them", add_help=False
+    )
     commands.add_parser("sandbox", help="set up the environment that solutions run in", add_help=False)
     commands.add_parser("libero", help="the robot's scripted expert and its demonstrations", add_help=False)
     commands.add_parser("tiny-coder", help="`wmrl tiny-coder build` makes the bundled models again")

@@ -12,6 +12,7 @@ from wmrl_agents.grpo.metrics import blindness
 from wmrl_agents.grpo.parts import build_parts
 from wmrl_agents.report import write_report
 from wmrl_agents.runs import read_metrics
+from wmrl_envs.errors import ConfigError
 
 BASE = GRPOConfig(
     steps=24,
@@ -83,6 +84,12 @@ def test_one_that_learns_goes_on_where_it_was(tmp_path):
             for step in read_metrics(tmp_path / name)
         ]
     assert runs["whole"] == runs["halves"]
+
+
+@pytest.mark.parametrize("name", ["learned", "noise", "constant"])
+def test_their_predictions_are_not_stored_and_a_run_says_so(tmp_path, name):
+    with pytest.raises(ConfigError, match=f"prediction_cache: what the world model '{name}' says"):
+        train(tmp_path / "run", world_model=name, prediction_cache=str(tmp_path / "predictions.sqlite"))
 
 
 def test_fidelity_asks_one_that_learns_before_it_is_told(tmp_path):

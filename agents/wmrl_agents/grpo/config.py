@@ -62,10 +62,11 @@ class GRPOConfig:
     lora_alpha: float = 32.0
     """The adapter's product counts alpha / rank."""
     world_model: str = "tiny-coder-world-model"
-    """Language model that predicts outcomes, named likewise, or an endpoint (http://host/v1#model; several
-    with commas between them). 'policy' is the agent's own initial weights, frozen, as in the paper: the copy
-    that the KL term holds on to serves for both. 'learned' is a regressor that learns from the run's own
-    anchors, without a language model; 'noise' and 'constant' know nothing, and are there to compare with."""
+    """Language model that predicts outcomes, named likewise, by vLLM (vllm:MODEL), or behind an endpoint
+    (http://host/v1#model; several with commas between them). 'policy' is the agent's own initial weights,
+    frozen, as in the paper: the copy that the KL term holds on to serves for both. 'learned' is a regressor
+    that learns from the run's own anchors, without a language model; 'noise' and 'constant' know nothing, and
+    are there to compare with."""
     competitions: tuple[str, ...] | None = None
     """Names or folders of the competitions to train on; none means every bundled one of the train split."""
     data_root: str | None = None

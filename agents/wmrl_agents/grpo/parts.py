@@ -92,6 +92,7 @@ def build_parts(config: GRPOConfig, cache: Path) -> Parts:
         cache: File of stored executions, unless the config names one.
 
     Raises:
+        ConfigError: Predictions are to be stored of a world model that they cannot be stored of.
         WMRLError: The sandbox or a model cannot be had.
     """
     if config.task_suite != "autoresearch":
@@ -101,6 +102,11 @@ def build_parts(config: GRPOConfig, cache: Path) -> Parts:
     if config.uses_world_model and config.world_model == OWN_POLICY:
         parts.predictor_of = lambda policy: make_predictor(config, policy.language_model)
     elif config.uses_world_model and config.world_model in OTHER_WORLD_MODELS:
+        if config.prediction_cache is not None:
+            raise ConfigError(
+                f"prediction_cache: what the world model '{config.world_model}' says is made anew each time, "
+                "and is not stored: leave the setting out."
+            )
         world_model = OTHER_WORLD_MODELS[config.world_model](config)
         parts.predictor = PredictedEvaluator(world_model)
         parts.learner = world_model if isinstance(world_model, LearnedWorldModel) else None
