@@ -56,6 +56,13 @@ def observe(shown):
     return Observation(shown.astype(np.float32))
 
 
+def observe_picture(shown):
+    """The same, and a picture with the dot in it, 8 pixels high and 32 wide."""
+    image = np.zeros((8, 32, 3), np.uint8)
+    image[2:6, int(np.clip(16 + 14 * shown[0], 0, 31))] = 255
+    return Observation(shown.astype(np.float32), image)
+
+
 def dots(tasks=(0, 1), seen=(0, 1, 2), light=True):
     """A suite of dots."""
     return RobotSuite("dots", {t: TASKS[t] for t in tasks}, tuple(seen), STATES, make_dot, observe, light)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from wmrl_agents.libero_episodes import add_command
 from wmrl_agents.libero_learning import add_commands
 from wmrl_envs.errors import ConfigError
 
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     replay.set_defaults(run=_replay)
     add_commands(commands, numbers)
+    add_command(commands)
     return parser
 
 

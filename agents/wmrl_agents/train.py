@@ -17,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from wmrl_agents.evaluate import evaluate_policy, save_evaluation
 from wmrl_agents.evaluate_robots import evaluate_robots, print_robots
-from wmrl_agents.grpo.checkpoint import latest_checkpoint
+from wmrl_agents.grpo.checkpoint import latest_checkpoint, newest_weights
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.embodied_rollouts import RobotTrajectory
 from wmrl_agents.grpo.learners import follow
@@ -197,8 +197,7 @@ def evaluate(
     run_dir = Path(policy)
     if is_run(run_dir):
         config = load_run(run_dir).replace(**flags)
-        checkpoint = latest_checkpoint(run_dir)
-        source: str | Path = config.policy if checkpoint is None else checkpoint.policy_dir
+        source = newest_weights(run_dir, config.policy)
         output = output or run_dir / f"evaluation-{split}-{half}.json"
     else:
         config = GRPOConfig.from_mapping({**base, **flags, "policy": policy})

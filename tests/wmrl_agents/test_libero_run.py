@@ -79,3 +79,7 @@ def test_pictures_are_seen_too(models, tmp_path):
     train(models, tmp_path / "run", **settings, steps="1", **{"image-size": "64", "simulators": "1"})
     [step] = read_metrics(tmp_path / "run")
     assert (step["turns"], step["missing"]) == (8, 0)
+    assert main(["libero", "show", str(tmp_path / "run"), "--task", "5", "--init-state", "7"]) == 0
+    assert {path.name for path in (tmp_path / "run" / "episodes").iterdir()} == {
+        f"task-5-state-07-seed-0.{ending}" for ending in ("gif", "png", "json")
+    }

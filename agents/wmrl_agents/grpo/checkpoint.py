@@ -24,7 +24,7 @@ import torch
 from wmrl_agents.grpo.audit import GradientAudit
 from wmrl_agents.grpo.roles import TrainablePolicy
 
-__all__ = ["Checkpoint", "latest_checkpoint", "save_checkpoint"]
+__all__ = ["Checkpoint", "latest_checkpoint", "newest_weights", "save_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,17 @@ def latest_checkpoint(run_dir: Path) -> Checkpoint | None:
     """The newest whole checkpoint of a run, None if it has none."""
     found = _all_checkpoints(run_dir / "checkpoints")
     return found[-1] if found else None
+
+
+def newest_weights(run_dir: Path, policy: str) -> str | Path:
+    """Where the newest policy of a run is: in its last checkpoint, or, before the first, where it began.
+
+    Args:
+        run_dir: The run.
+        policy: The policy that it began with.
+    """
+    checkpoint = latest_checkpoint(run_dir)
+    return policy if checkpoint is None else checkpoint.policy_dir
 
 
 def save_checkpoint(

@@ -11,6 +11,7 @@ from wmrl_agents.report.run_data import RunData, Trajectory, Turn
 from wmrl_envs.autoresearch.competition import load_competition
 from wmrl_envs.autoresearch.prompts import task_text
 from wmrl_envs.errors import CompetitionError
+from wmrl_envs.libero.tasks import TASKS
 
 __all__ = ["Excerpt", "clean", "pick_excerpts"]
 
@@ -84,6 +85,8 @@ def _gap(trajectory: Trajectory) -> float | None:
 
 def _task(run: RunData, name: str) -> str:
     """Text of the task; the competition may be gone, since a report can be made anywhere."""
+    if run.config.task_suite != "autoresearch":
+        return _instruction(name)
     given = [folder for folder in run.config.competitions or () if Path(folder).name == name]
     try:
         return task_text(
@@ -91,3 +94,11 @@ def _task(run: RunData, name: str) -> str:
         )
     except CompetitionError as error:
         return f"(The text of this task is not at hand: {error})"
+
+
+def _instruction(name: str) -> str:
+    """What the robot was told; the name says the task's number first."""
+    number = re.match(r"task (\d+),", name)
+    if number is None or int(number[1]) >= len(TASKS):
+        return name
+    return TASKS[int(number[1])].instruction

@@ -21,6 +21,7 @@ from wmrl_agents.grpo.metrics import blindness, machine_failures
 from wmrl_agents.report.evaluations import Tile, evaluation_table, evaluation_tiles
 from wmrl_agents.report.excerpts import clean, pick_excerpts
 from wmrl_agents.report.figures import all_figures
+from wmrl_agents.report.robots import robot_page
 from wmrl_agents.report.run_data import RunData, read_run
 from wmrl_agents.report.svg import format_number
 from wmrl_agents.report.trainer_figures import trainer_figures
@@ -81,6 +82,7 @@ def _render(run: RunData) -> str:
         tiles=[*evaluation_tiles(run), *_run_tiles(run)],
         run=run,
         evaluation=evaluation_table(run),
+        robots=None if run.config.task_suite == "autoresearch" else robot_page(run.path),
         figures=[*all_figures(run), *trainer_figures(run)],
         excerpts=pick_excerpts(run),
         settings=clean((run.path / CONFIG).read_text(encoding="utf-8")),
