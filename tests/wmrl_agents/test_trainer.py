@@ -374,6 +374,29 @@ def test_a_sampler_that_went_wrong_is_found_after_a_resume_too(tmp_path):
     assert len(read_metrics(tmp_path / "run")) == 2
 
 
+class Stale(TabularPolicy):
+    """Samples with the weights that it was loaded with, whatever it has learned since."""
+
+    def sample(self, prompts, *, seed):
+        return TabularPolicy(self.first).sample(prompts, seed=seed)
+
+    @classmethod
+    def load(cls, source):
+        policy = cls(TabularPolicy.load(source).table.detach())
+        policy.first = policy.table.detach().clone()
+        return policy
+
+
+def test_a_sampler_that_misses_an_update_is_found(tmp_path):
+    trainer = trainer_in(tmp_path / "run", policy=Stale.load, learning_rate=0.5)
+    trainer.step()
+    updated = trainer.policy.table.detach().clone()
+    with pytest.raises(WMRLError, match="does not train what it samples"):
+        trainer.step()
+    assert torch.equal(trainer.policy.table, updated)
+    assert len(read_metrics(tmp_path / "run")) == 1
+
+
 def test_a_batch_can_feed_several_updates(tmp_path):
     """The first one is that of a single update; the later ones are clipped, and rewards are learned once."""
     once = trainer_in(tmp_path / "once", steps=1)

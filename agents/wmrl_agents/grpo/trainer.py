@@ -125,7 +125,6 @@ class GRPOTrainer:
         self.audit = GradientAudit(config.anchor_window) if config.audit_gradients else None
         if self.audit is not None and checkpoint is not None:
             self.audit.load(checkpoint.audit_file)
-        self._compared = False
         self.learners.share_weights()
 
     def train(
@@ -259,17 +258,14 @@ class GRPOTrainer:
         members = [trajectory for group in groups for trajectory in group.trajectories]
         pairs = zip(members, scores.coefficients.ravel().tolist(), strict=True)
         batch = [(member.sample, a) for member, a in pairs if member.sample is not None]
-        update = update_policy(
+        return update_policy(
             self.learners,
             self.optimizer,
             self.config,
             [sample for sample, _ in batch],
             [a for _, a in batch],
             step=self.next_step,
-            compare=not self._compared,
         )
-        self._compared = True
-        return update
 
 
 def make_reward(config: GRPOConfig, pool: PairPool) -> WorldModelReward:

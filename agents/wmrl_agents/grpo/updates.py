@@ -47,7 +47,6 @@ def update_policy(
     coefficients: Sequence[float],
     *,
     step: int,
-    compare: bool,
 ) -> Update:
     """Make the updates of one batch.
 
@@ -58,15 +57,14 @@ def update_policy(
         samples: The batch.
         coefficients: One number per trajectory.
         step: Number of the step, for what is said about errors.
-        compare: Whether to compare log-probabilities of training and of sampling before the first update.
 
     Raises:
-        WMRLError: The two differ, or a gradient is not finite; the policy is then as it was before.
+        WMRLError: Log-probabilities of training and of sampling differ, in any step, because a sampler may
+            miss an update; or a gradient is not finite. Nothing comes of that update then.
     """
     optimizer.zero_grad()  # an update that was refused leaves its gradient behind
     first, norm = _gradient(learners, config, samples, coefficients, None, step)
-    if compare:
-        _compare(first, LARGEST_MISMATCH[config.dtype])
+    _compare(first, LARGEST_MISMATCH[config.dtype])
     _apply(learners, optimizer)
     later = GradientStatistics()
     for _ in range(config.updates_per_batch - 1):
@@ -108,7 +106,7 @@ def _compare(statistics: GradientStatistics, largest: float) -> None:
         raise WMRLError(
             "The policy does not train what it samples: log-probabilities in training and in sampling differ "
             f"by {statistics.mismatch:.3f} a token, more than {largest}. Nothing was updated. Check "
-            "that the sampler has the same weights and the same temperature, that it samples from the whole "
-            "distribution (no top-p, top-k or penalties), that it pads with an attention mask, and that both "
-            "compute in the same dtype."
+            "that the sampler has the weights of the last update and the same temperature, that it samples "
+            "from the whole distribution (no top-p, top-k or penalties), that it pads with an attention "
+            "mask, and that both compute in the same dtype."
         )
