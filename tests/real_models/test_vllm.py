@@ -16,6 +16,8 @@ import pytest
 import torch
 
 from wmrl_agents.grpo.parts import open_served
+from wmrl_agents.policies.language_model import LanguageModelPolicy
+from wmrl_agents.policies.vllm_sampler import InProcess, VLLMSampler
 from wmrl_envs.autoresearch import load_competition
 from wmrl_envs.autoresearch.prompts import task_text
 from wmrl_envs.errors import WMRLError
@@ -201,3 +203,27 @@ def test_a_schema_that_is_none_is_refused_in_one_sentence(engine):
 def test_a_model_that_the_server_does_not_have(address):
     with pytest.raises(WMRLError, match="answers 404"):
         OpenAIModel(address, "another").generate(CONVERSATIONS[:1], GREEDY)
+
+
+def test_a_policy_samples_with_the_engine_and_its_newest_weights():
+    settings = {"enforce_eager": True, "max_model_len": CONTEXT, "max_num_seqs": 16}
+    sampler = InProcess(FOLDER, "float32", kv_cache_memory_bytes=2**30, **settings)
+    try:
+        policy = LanguageModelPolicy(FOLDER, max_new_tokens=12, temperature=0.7, device="cpu")
+        policy.sampler = VLLMSampler(sampler, policy.language_model.decode)
+        prompts = [policy.begin("You write Python.", text) for text in TEXTS]
+        before = policy.sample(prompts, seed=3)
+        generator = torch.manual_seed(0)
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
+        after = policy.sample(prompts, seed=3)
+    finally:
+        sampler.close()
+    assert [sample.version for sample in before + after] == [0, 0, 0, 1, 1, 1]
+    for sample in after:
+        with torch.no_grad():
+            computed = policy.token_statistics([sample]).log_probs[0]
+        own = torch.tensor(sample.mask[1:])
+        recorded = torch.tensor(sample.log_probs[1:])
+        assert float((computed - recorded)[own].abs().mean()) < 0.01

@@ -5,7 +5,9 @@ weights read from a folder, and a prefix cache that keeps old work until it is r
 """
 
 import json
+import os
 import socket
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,12 +17,13 @@ import torch
 from safetensors.torch import load_file
 
 from tests.stubs import parrot
+from tests.wmrl_agents.test_policy_contract import qwen2
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.parts import load_policy
 from wmrl_agents.policies.language_model import LanguageModelPolicy
 from wmrl_agents.policies.low_rank import LoRAConfig
 from wmrl_agents.policies.sampler import Sampler, TransformersSampler
-from wmrl_agents.policies.vllm_sampler import Request, Server, VLLMSampler
+from wmrl_agents.policies.vllm_sampler import InProcess, Request, Server, VLLMSampler
 from wmrl_envs.errors import ConfigError, WMRLError
 from wmrl_rewards.language_models.base import Sampling
 from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
@@ -192,6 +195,25 @@ def test_the_next_generation_uses_the_new_weights_and_no_old_work(folder, server
     assert not list(Path(server.requests[0][1]["kwargs"]["weights_path"]).parent.glob("wmrl-weights-*"))
 
 
+class Reader:
+    """An engine that keeps the weights that it is given."""
+
+    def reload(self, directory):
+        self.weights = {name: t for file in directory.iterdir() for name, t in load_file(file).items()}
+
+
+@pytest.mark.parametrize("lora", [None, LoRAConfig(4)])
+def test_tied_weights_go_under_both_names(tmp_path, lora):
+    """vLLM packs the output layer apart on processors, and would go on with the old one."""
+    settings = {"dtype": torch.float32, "lora": lora}
+    policy = qwen2(tmp_path, **settings)
+    assert policy.model.config.tie_word_embeddings
+    reader = Reader()
+    VLLMSampler(reader, policy.language_model.decode).load_weights(policy.weights(), 0)
+    assert set(reader.weights) == set(qwen2(tmp_path, dtype=torch.float32).model.state_dict())
+    assert torch.equal(reader.weights["lm_head.weight"], reader.weights["model.embed_tokens.weight"])
+
+
 def test_equal_prompts_get_replies_of_their_own(folder, server):
     policy = load(folder, server, temperature=2.0, max_new_tokens=8)
     prompt = policy.begin("", "one")
@@ -266,6 +288,15 @@ def test_a_server_that_talks_nonsense_ends_in_one_sentence(sent, problem):
         with pytest.raises(WMRLError, match=problem):
             engine.continue_all([Request((1,), 4, 1.0, 0)])
         thread.join()
+
+
+def test_vllm_in_process_does_not_report_its_use(folder, monkeypatch):
+    monkeypatch.setenv("VLLM_NO_USAGE_STATS", "")  # so that it is put back
+    monkeypatch.delenv("VLLM_NO_USAGE_STATS")
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(WMRLError, match=r"pip install 'wmrl\[vllm\]'"):
+        InProcess(folder, "float32")
+    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
 
 
 def test_the_config_names_it(folder, server):

@@ -30,7 +30,7 @@ from wmrl_rewards.language_models.loading import (
     too_long,
 )
 
-__all__ = ["VLLMModel"]
+__all__ = ["VLLMModel", "import_vllm"]
 
 
 class VLLMModel:
@@ -64,7 +64,7 @@ class VLLMModel:
         chat_template: str | None = None,
         **engine: Any,
     ) -> None:
-        self._vllm = _vllm()
+        self._vllm = import_vllm()
         check_exists(model)
         self.source = str(model)
         self.tokenizer = load_tokenizer(model)
@@ -185,7 +185,12 @@ def _seeds(rows: Sequence[list[int]], sampling: Sampling) -> list[int | None]:
     return seeds
 
 
-def _vllm() -> ModuleType:
+def import_vllm() -> ModuleType:
+    """The package.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
     # It reports where and with which models it is used, unless it is told not to before it is imported.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")

@@ -23,7 +23,6 @@ from wmrl_agents.policies.low_rank import (
     load_adapter,
     merged_weights,
     save_adapter,
-    untied,
 )
 from wmrl_agents.policies.master_weights import MasterWeights
 from wmrl_agents.policies.sampler import OwnWeights, Sampler
@@ -194,11 +193,11 @@ class LanguageModelPolicy:
         return directory
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights of a plain model that computes what this policy computes, by name."""
+        """The weights of a plain model that computes what this policy computes; tied ones by both names."""
         self._refresh()
         if self.adapts:
             return merged_weights(self.model)
-        return iter(untied(self.model.state_dict()).items())
+        return iter(self.model.state_dict().items())
 
     def note_update(self) -> None:
         """Be told that the weights have changed.

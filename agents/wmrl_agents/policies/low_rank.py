@@ -156,7 +156,7 @@ def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     Each is rounded once, to the number format of the base: 16 bits do not hold all of a small adapter.
     """
     products = {f"{name}.base_layer.weight": layer for name, layer in _layers(model).items()}
-    for name, tensor in untied(model.state_dict()).items():
+    for name, tensor in model.state_dict().items():
         if _ADAPTER_WEIGHT.search(name):
             continue
         if name in products:

@@ -53,7 +53,8 @@ class Sampler(Protocol):
         """Sample with these weights from now on; whatever was computed with older ones is forgotten.
 
         Args:
-            weights: All weights of a plain model of the Hugging Face layout, by name; tied ones once.
+            weights: All weights of a plain model of the Hugging Face layout, by name; tied ones by each of
+                their names, because an engine may keep a copy for each.
             version: Number of updates that they have seen.
         """
         ...

@@ -7,7 +7,7 @@ emptied. So a server has to see the same files, and to be started like this::
     VLLM_SERVER_DEV_MODE=1 vllm serve DIR --served-model-name agent --logprobs-mode processed_logprobs
 
 The mode of the log-probabilities matters as soon as the temperature is not 1. A trainer that is told other
-log-probabilities than its own stops before its first update.
+log-probabilities than its own stops before it updates anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPException
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +30,7 @@ from torch import Tensor
 
 from wmrl_envs.errors import WMRLError
 from wmrl_rewards.language_models.base import Generation, Sampling
+from wmrl_rewards.language_models.vllm_engine import import_vllm
 
 __all__ = ["InProcess", "Server", "VLLMSampler"]
 
@@ -195,11 +195,13 @@ def _request(
 
 
 def _shards(weights: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
-    """Weights in files of a bounded size, on the CPU."""
+    """Weights in files of a bounded size, on the CPU; the format refuses two names for one memory."""
     shard: dict[str, Tensor] = {}
     size = 0
     for name, tensor in weights:
-        shard[name] = tensor.cpu().contiguous()
+        own = tensor.cpu().contiguous()
+        taken = any(own.data_ptr() == other.data_ptr() for other in shard.values())
+        shard[name] = own.clone() if taken else own
         size += tensor.numel() * tensor.element_size()
         if size >= _SHARD_BYTES:
             yield shard
@@ -215,31 +217,30 @@ class InProcess:
         model: Model directory or name, of the layout that the policy has.
         dtype: Number format to compute in.
         memory_fraction: Share of the GPU's memory that vLLM takes; the policy needs the rest.
+        **engine: Any other of vLLM's ``EngineArgs``.
 
     Raises:
-        WMRLError: vLLM is missing.
+        MissingExtraError: vLLM is not installed.
     """
 
-    def __init__(self, model: str | os.PathLike[str], dtype: str, memory_fraction: float = 0.4) -> None:
-        if find_spec("vllm") is None:
-            raise WMRLError("The sampler vllm needs the package vllm: pip install 'wmrl[vllm]'.")
-        from vllm import LLM
-
-        self.llm = LLM(
+    def __init__(
+        self, model: str | os.PathLike[str], dtype: str, memory_fraction: float = 0.4, **engine: Any
+    ) -> None:
+        self._vllm = import_vllm()
+        self.llm = self._vllm.LLM(
             model=str(model),
             dtype=dtype,
             gpu_memory_utilization=memory_fraction,
             logprobs_mode="processed_logprobs",  # of the distribution that is sampled from
             generation_config="vllm",
+            **engine,
         )
 
     def continue_all(self, requests: Sequence[Request]) -> list[Continuation]:
         """See `Engine`."""
-        from vllm import SamplingParams, TokensPrompt
-
         outputs = self.llm.generate(
-            [TokensPrompt(prompt_token_ids=list(request.token_ids)) for request in requests],
-            [SamplingParams(**request.parameters()) for request in requests],
+            [{"prompt_token_ids": list(request.token_ids)} for request in requests],
+            [self._vllm.SamplingParams(**request.parameters()) for request in requests],
             use_tqdm=False,
         )
         return [_of_output(output.outputs[0]) for output in outputs]
@@ -249,6 +250,10 @@ class InProcess:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(directory)})
         if not self.llm.reset_prefix_cache():
             raise WMRLError("vLLM did not empty its prefix cache, which holds the work of older weights.")
+
+    def close(self) -> None:
+        """End the engine's processes; they end with the program otherwise."""
+        self.llm.llm_engine.engine_core.shutdown()
 
 
 def _of_output(output: Any) -> Continuation:
