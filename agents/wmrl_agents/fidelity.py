@@ -78,6 +78,11 @@ def world_model_fidelity(
         config = load_run(run_dir).replace(**flags)
     else:
         config = GRPOConfig.from_mapping({**base, **flags, "policy": source})
+    if config.task_suite != "autoresearch":
+        raise ConfigError(
+            "wmrl fidelity asks about programs; of a robot's world model the run's own log says how it does: "
+            "score_real beside score_predicted, eta2 and blind."
+        )
     output = output or _place(run_dir if of_run else Path("runs"), config, None if of_run else source)
     if output.suffix == ".html":
         raise ConfigError(

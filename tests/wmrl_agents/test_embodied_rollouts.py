@@ -134,6 +134,18 @@ def test_anchors_have_success_and_every_group_a_prediction(tmp_path, reward_sour
     assert step["tokens"] == 2 * step["turns"]
 
 
+@pytest.mark.parametrize(("anchor_fraction", "executions"), [(0.1, 4), (0.5, 8), (1.0, 16)])
+def test_any_share_of_the_successes_may_be_used(tmp_path, anchor_fraction, executions):
+    train(tmp_path / "run", steps=2, anchor_fraction=anchor_fraction)
+    assert [step["executions"] for step in read_metrics(tmp_path / "run")] == [executions] * 2
+
+
+def test_gradients_of_groups_can_be_audited(tmp_path, uninterrupted):
+    train(tmp_path / "run", audit_gradients=True)
+    assert outcome(tmp_path / "run")["weights"] == uninterrupted["weights"]
+    assert read_metrics(tmp_path / "run")[-1]["audit_groups"] > 0
+
+
 def test_the_same_groups_are_played_whoever_scores_them(tmp_path):
     runs = {}
     for source in ("real", "world_model"):

@@ -159,3 +159,8 @@ def test_what_cannot_be_trained_is_one_sentence(command, capsys, settings, sente
     flags += ["--init-states", "0,1"]
     assert main(["train", "--preset", "libero-cpu", "--run-dir", str(command / "run"), *flags]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_fidelity_is_for_programs(command, capsys):
+    assert main(["fidelity", str(command / "policy"), "--task-suite", "libero_10"]) == 2
+    assert "wmrl fidelity asks about programs" in capsys.readouterr().err
