@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome
 from wmrl_rewards import LanguageModelWorldModel, PredictionRequest
+from wmrl_rewards.errors import RewardError
 from wmrl_rewards.language_models import Generation, Sampling, takes_schema
 from wmrl_rewards.world_models import answers, prompts
 from wmrl_rewards.world_models.answers import Answer, UnreadableAnswerError, read_answer
@@ -209,6 +210,15 @@ def test_half_a_character_in_an_answer_reaches_nobody(text):
     (prediction,) = LanguageModelWorldModel(Bound(text), predict="percentile").predict([REQUEST])
     for words in _texts(prediction):
         words.encode("utf-8")
+
+
+@pytest.mark.parametrize("given", [[], [[Generation("")]], [[], []], [[Generation("")] * 2] * 2])
+def test_a_language_model_that_loses_replies_is_refused(given):
+    model = Bound("")
+    model.generate = lambda *_: given
+    world_model = LanguageModelWorldModel(model, predict="percentile")
+    with pytest.raises(RewardError, match="must give 1 replies to each of 2 conversations"):
+        world_model.predict([REQUEST, PredictionRequest("Task.", "print(2)")])
 
 
 def test_half_a_character_in_an_error_reaches_nobody():

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from wmrl_envs.autoresearch.prompts import cut_middle
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, OutcomeStatus
+from wmrl_rewards.errors import RewardError
 from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling, takes_schema
 from wmrl_rewards.language_models.chat import opening
 from wmrl_rewards.prediction import Prediction, PredictionRequest
@@ -156,6 +157,12 @@ class LanguageModelWorldModel:
         conversations = [question.conversation() for question in questions]
         generated = self.model.generate(conversations, sampling, self.samples)
         seconds = (perf_counter() - started) / len(questions)
+        if [len(replies) for replies in generated] != [self.samples] * len(questions):
+            raise RewardError(
+                f"The language model {type(self.model).__name__} must give {self.samples} replies to each of "
+                f"{len(questions)} conversations, in their order: an answer that is lost cannot be told from "
+                "one that is swapped."
+            )
         for question, replies in zip(questions, generated, strict=True):
             before = asked.get(question, _Asked([], 0.0, 0))
             new_tokens = before.new_tokens + sum(map(self._new_tokens, replies))
