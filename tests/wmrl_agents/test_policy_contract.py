@@ -150,6 +150,15 @@ def test_it_is_deterministic(policy):
     assert two_turns(policy) == two_turns(policy)
 
 
+def test_nothing_asked_is_nothing_answered(policy):
+    assert policy.sample([], seed=1) == []
+    if isinstance(policy, TabularPolicy):
+        return  # a stand-in, which is never asked for nothing
+    assert policy.log_probs([]).shape[0] == 0
+    statistics = policy.token_statistics([], policy.frozen_copy(), entropy=True)
+    assert all(getattr(statistics, name).numel() == 0 for name in ("log_probs", "kl", "entropy", "mask"))
+
+
 def test_what_is_saved_comes_back(policy, tmp_path):
     again = saved_and_loaded(policy, tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(policy.parameters(), again.parameters(), strict=True))

@@ -83,6 +83,14 @@ def token_statistics(
         entropy: Whether to compute the entropy.
     """
     device = model.device
+    if not records:
+        nothing = torch.zeros(0, 0, device=device)
+        return TokenStatistics(
+            log_probs=nothing,
+            kl=None if reference is None else nothing,
+            entropy=nothing if entropy else None,
+            mask=nothing.bool(),
+        )
     mask = _pad(counts, torch.bool)[:, 1:].to(device)
     targets = _pad([record.token_ids for record in records], torch.long).to(device)[:, 1:][mask]
 

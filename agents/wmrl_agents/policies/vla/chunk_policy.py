@@ -181,7 +181,7 @@ class ChunkPolicy(ABC):
             for start in range(0, len(decided), self.batch_size)
         ]
         lengths = [len(record.token_ids) - 1 for record in records]
-        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        mask = torch.arange(max(lengths, default=0)) < torch.tensor(lengths)[:, None]
         mask = mask.to(self.device)
 
         def spread(number: int) -> Tensor:
@@ -192,7 +192,12 @@ class ChunkPolicy(ABC):
 
         if not blocks:
             nothing = torch.zeros(mask.shape, device=mask.device)
-            return TokenStatistics(nothing, nothing, nothing, mask)
+            return TokenStatistics(
+                log_probs=nothing,
+                kl=None if reference is None else nothing,
+                entropy=nothing if entropy else None,
+                mask=mask,
+            )
         return TokenStatistics(
             log_probs=spread(0),
             kl=None if reference is None else spread(1),
