@@ -242,7 +242,8 @@ def test_a_simulator_that_is_there_is_not_installed_again(libero, tmp_path):
     python.chmod(0o755)
     (tmp_path / ".venv-libero/installed").touch()
     done = libero()
-    assert (done.returncode, done.stdout, done.stderr) == (0, "-m pytest tests/wmrl_envs/libero\n", "")
+    run = "-m pytest tests/wmrl_envs/libero tests/wmrl_agents/test_libero_run.py\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, run, "")
 
 
 def test_a_check_of_a_change_keeps_its_budget_and_demands_no_engine():
