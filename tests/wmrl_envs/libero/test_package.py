@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -109,8 +110,10 @@ def test_assets_can_be_named(installed, tmp_path):
         load_package(assets=tmp_path / "other")
 
 
-def test_what_cannot_be_imported_says_so(installed):
+def test_what_cannot_be_imported_says_so(installed, monkeypatch):
     installed(OFFICIAL, assets=True)
+    for name in [*(name for name in sys.modules if name.partition(".")[0] == "libero"), "libero"]:
+        monkeypatch.setitem(sys.modules, name, None)  # also where LIBERO really is installed
     with pytest.raises(SimulatorError, match=r"hf-libero 0\.1\.4 cannot be imported \("):
         load_package().load()
 
