@@ -20,7 +20,6 @@ judges the phase before the first fit too. The paper has no such test; see docs/
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -95,12 +94,7 @@ class BlindnessTest:
             return False
         return self.z is None or self.z < _SIGNIFICANT
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the judgement depends on, fit for JSON."""
-        return {"groups": [list(group) for group in self._groups], "num_informative": self._num_informative}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore bit for bit."""
+    def forget(self) -> None:
+        """Start anew: the same groups, observed again in their order, lead to the same judgement."""
         self._groups.clear()
-        self._groups.extend((agreement, variance) for agreement, variance in state["groups"])
-        self._num_informative = state["num_informative"]
+        self._num_informative = 0

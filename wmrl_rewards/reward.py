@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -244,7 +245,6 @@ class WorldModelReward:
             "pairs_at_fit": self.debiaser.pairs_at_fit,
             "sampler": self.sampler.state_dict(),
             "weight": self.weight.state_dict(),
-            "blindness": self.blindness.state_dict(),
             "last_step": self._last_step,
         }
         if self.pool.path is None:
@@ -272,7 +272,10 @@ class WorldModelReward:
         )
         self.sampler.load_state_dict(state["sampler"])
         self.weight.load_state_dict(state["weight"])
-        self.blindness.load_state_dict(state["blindness"])
+        self.blindness.forget()
+        for _, members in groupby(pairs.rows(), key=lambda pair: (pair.step, pair.group)):
+            group = list(members)
+            self.blindness.observe([pair.predicted for pair in group], [pair.real for pair in group])
         self._next_step = state["next_step"]
         self._last_step = dict(state["last_step"])
         self.stream = GroupStream(self)
