@@ -34,6 +34,7 @@ FUSION_METHODS: tuple[FusionMethod, ...] = ("inverse_variance", "anchors_alone",
 Floats = NDArray[np.float64]
 # Scores this close, relative to the largest, differ by what single precision leaves of equal ones (8 ulp).
 _RESIDUE = 8 * float(np.finfo(np.float32).eps)
+_NOTHING = 1e-100  # the square of a smaller difference is no number any more
 
 
 def all_equal(scores: ArrayLike) -> bool:
@@ -120,7 +121,7 @@ def _differing(scores: Floats, sizes: Floats) -> NDArray[np.bool_]:
     highest = np.where(present, scores, -np.inf).max(axis=1, initial=-np.inf)
     largest = np.where(present, sizes, 0.0).max(axis=1, initial=0.0)
     with np.errstate(invalid="ignore"):  # nothing is there at all
-        return np.asarray(highest - lowest > _RESIDUE * largest)
+        return np.asarray(highest - lowest > np.maximum(_RESIDUE * largest, _NOTHING))
 
 
 def _weighted_mean(scores: Floats, weights: Floats, sizes: Floats) -> Floats:

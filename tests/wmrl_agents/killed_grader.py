@@ -127,7 +127,9 @@ def start(call, *arguments):
 
 def left_by(processes):
     """Temporary folders, and control groups of these processes."""
-    groups = [path for pid in processes for path in Path("/sys/fs/cgroup").rglob(f"wmrl-{pid}-*")]
+    # Those of other runs come and go meanwhile, which `os.walk` bears.
+    everything = [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders]
+    groups = [name for pid in processes for name in everything if name.startswith(f"wmrl-{pid}-")]
     names = [path.name for path in Path(tempfile.gettempdir()).iterdir()]
     folders = [name for name in names if not name.startswith("torchinductor")]  # not ours
     return {"folders": len(folders), "groups": len(groups)}

@@ -50,6 +50,10 @@ def test_a_window_forgets_old_groups_but_not_eta2_cal():
     assert (weight.eta2, weight.eta2_cal, weight.rho) == (0.25, 1.0, 1.25)
 
 
+def test_differences_whose_squares_are_no_numbers_are_none():
+    assert observed([([0.0, 0.0], [0.0, 6e-268])]).eta2 is None
+
+
 def test_groups_whose_truths_are_all_equal_are_skipped_not_counted_as_zero():
     solved = ([0.2, 0.9, 0.4], [0.1, 0.1, 0.1])
     assert observed([solved, solved]).eta2 is None
