@@ -45,7 +45,7 @@ test-libero:
 
 train-check: system $(VENV)/installed
 	rm -rf runs/check
-	$(BIN)/wmrl train --preset default --run-dir runs/check
+	$(BIN)/wmrl train --preset default --evaluation-repeats 32 --run-dir runs/check
 	$(BIN)/python benchmarks/check_training.py runs/check
 
 docs: $(VENV)/installed-dev
