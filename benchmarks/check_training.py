@@ -4,8 +4,8 @@
 
     python benchmarks/check_training.py runs/check
 
-The numbers are those of the run's own evaluations (real execution, private half) and of its log. For
-`make train-check` they are made of 32 runs a task: with 8, as in a run of the preset, they carry noise of 0.08.
+The numbers are those of the run's own evaluations (real execution, private half) and of its log. In
+`make train-check` they are made of 32 runs a task: with 8, as in the preset, they carry noise of about 0.08.
 """
 
 from __future__ import annotations
