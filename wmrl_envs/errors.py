@@ -8,6 +8,7 @@ __all__ = [
     "SandboxError",
     "SimulatorError",
     "WMRLError",
+    "in_one_line",
 ]
 
 
@@ -40,3 +41,13 @@ class MissingExtraError(WMRLError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"This needs the package '{package}': install it with  pip install 'wmrl[{extra}]'.")
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error of a library says, for the end of a sentence of ours: one line, cut to 300 characters.
+
+    Example:
+        >>> in_one_line(ValueError(" bad   thing ")), in_one_line(KeyError())
+        ('bad thing', 'KeyError')
+    """
+    return " ".join(str(error).split())[:300] or type(error).__name__

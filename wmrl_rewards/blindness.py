@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wmrl_envs.errors import ConfigError
-from wmrl_rewards.errors import RewardError
-from wmrl_rewards.fusion import all_equal
+from wmrl_rewards.fusion import all_equal, members_apart
 
 __all__ = ["BlindnessTest"]
 
@@ -65,16 +64,10 @@ class BlindnessTest:
         nothing to tell apart and is skipped. Equal *predictions* for different scores count: they are what
         a blind world model gives.
         """
-        predictions, truths = np.asarray(predicted, dtype=float), np.asarray(real, dtype=float)
-        if predictions.ndim != 1 or predictions.shape != truths.shape:
-            raise RewardError(
-                "A group comes as two lists of one length, not as arrays of the shapes "
-                f"{predictions.shape} and {truths.shape}."
-            )
-        present = ~(np.isnan(predictions) | np.isnan(truths))
-        predictions, truths = predictions[present], truths[present]
-        if truths.size < 2 or all_equal(truths):
+        apart = members_apart(predicted, real)
+        if apart is None:
             return
+        predictions, truths = apart
         # Equal numbers have to deviate by exactly 0, which their mean does not promise.
         x = np.zeros_like(predictions) if all_equal(predictions) else predictions - predictions.mean()
         y = truths - truths.mean()

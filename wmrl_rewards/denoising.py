@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wmrl_envs.errors import ConfigError
-from wmrl_rewards.errors import RewardError
-from wmrl_rewards.fusion import all_equal
+from wmrl_rewards.fusion import members_apart
 
 __all__ = ["AnchorWeight"]
 
@@ -62,16 +61,10 @@ class AnchorWeight:
         A group whose true scores are all equal (or of which fewer than two members have both scores) says
         nothing about noise inside groups and is skipped.
         """
-        predictions, truths = np.asarray(calibrated, dtype=float), np.asarray(real, dtype=float)
-        if predictions.ndim != 1 or predictions.shape != truths.shape:
-            raise RewardError(
-                "A group comes as two lists of one length, not as arrays of the shapes "
-                f"{predictions.shape} and {truths.shape}."
-            )
-        present = ~(np.isnan(predictions) | np.isnan(truths))
-        predictions, truths = predictions[present], truths[present]
-        if truths.size < 2 or all_equal(truths):
+        apart = members_apart(calibrated, real)
+        if apart is None:
             return
+        predictions, truths = apart
         self._groups.append((float(np.var(predictions - truths)), float(np.var(truths))))
         self._num_informative += 1
         if self._num_informative == self.warmup_groups:

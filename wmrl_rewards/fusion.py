@@ -27,7 +27,15 @@ from numpy.typing import ArrayLike, NDArray
 from wmrl_envs.evaluation import Source
 from wmrl_rewards.errors import RewardError
 
-__all__ = ["FUSION_METHODS", "FusionMethod", "all_equal", "fuse", "group_scale", "score_matrix"]
+__all__ = [
+    "FUSION_METHODS",
+    "FusionMethod",
+    "all_equal",
+    "fuse",
+    "group_scale",
+    "members_apart",
+    "score_matrix",
+]
 
 FusionMethod = Literal["inverse_variance", "anchors_alone", "rectified"]
 FUSION_METHODS: tuple[FusionMethod, ...] = ("inverse_variance", "anchors_alone", "rectified")
@@ -49,6 +57,29 @@ def all_equal(scores: ArrayLike) -> bool:
     """
     row = np.asarray(scores, dtype=np.float64)
     return not bool(_differing(row[None], np.abs(row[None]))[0])
+
+
+def members_apart(predicted: ArrayLike, real: ArrayLike) -> tuple[Floats, Floats] | None:
+    """An anchor group's members that have both scores, if these can show anything of what is inside groups.
+
+    Args:
+        predicted: Predictions, shape (n,); NaN where missing.
+        real: True scores, shape (n,); NaN where missing.
+
+    Returns:
+        Both, of the members left; None if fewer than two are, or their true scores are all equal.
+
+    Raises:
+        RewardError: The two are not lists of one length.
+    """
+    predictions, truths = np.asarray(predicted, dtype=np.float64), np.asarray(real, dtype=np.float64)
+    if predictions.ndim != 1 or predictions.shape != truths.shape:
+        raise RewardError(
+            "A group comes as two lists of one length, not as arrays of the shapes "
+            f"{predictions.shape} and {truths.shape}."
+        )
+    present = ~(np.isnan(predictions) | np.isnan(truths))
+    return None if all_equal(truths[present]) else (predictions[present], truths[present])
 
 
 def fuse(

@@ -77,7 +77,6 @@ def scalars(run_dir):
 
 
 def test_tensorboard_shows_the_numbers_of_the_log_after_a_resume_too(tmp_path):
-    pytest.importorskip("tensorboard")
     trained(tmp_path / "run", steps=4, tensorboard=True)
     trained(tmp_path / "run", tensorboard=True)
     shown = scalars(tmp_path / "run")

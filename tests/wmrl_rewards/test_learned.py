@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 from sklearn.dummy import DummyRegressor
@@ -93,16 +91,6 @@ def test_before_it_has_learned_it_answers_its_prior():
     assert {p.score for p in model.predict(requests)} != {0.5}
     with pytest.raises(WMRLError, match="prior"):
         LearnedWorldModel(prior=2)
-
-
-def test_its_state_goes_through_json():
-    requests, scores = programs_and_scores(30)
-    model, other = LearnedWorldModel(), LearnedWorldModel()
-    model.learn(requests, scores)
-    other.load_state_dict(json.loads(json.dumps(model.state_dict())))
-    assert other.predict(requests) == model.predict(requests)
-    other.load_state_dict(LearnedWorldModel().state_dict())
-    assert other.predict(requests)[0].score is None
 
 
 def test_bad_scores_teach_nothing():

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from wmrl_envs.errors import WMRLError
+from wmrl_envs.errors import WMRLError, in_one_line
 
 __all__ = [
     "base_of",
     "check_exists",
     "files_digest",
-    "in_one_line",
     "is_adapter",
     "load_model",
     "load_tokenizer",
@@ -152,11 +151,6 @@ def check_exists(source: str | os.PathLike[str]) -> None:
         isinstance(source, Path) or len(path.parts) > 2 or path.is_absolute() or path.parts[0] in ("..", "~")
     ):
         raise WMRLError(f"There is no model directory {path}.")
-
-
-def in_one_line(error: Exception) -> str:
-    """What an error of a library says, for the end of a sentence."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def files_digest(folder: Path) -> str:

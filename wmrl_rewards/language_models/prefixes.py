@@ -92,9 +92,7 @@ def _cheapest(rows: list[_Tokens], at_most: list[int]) -> list[tuple[int, int, i
     where the last run can begin. A row alone is its own prefix, as far as it may.
     """
     alike = [_common(*pair) for pair in pairwise(rows)]
-    best: list[tuple[int, int, int]] = [
-        (0, 0, 0)
-    ]  # for each stop: tokens saved, start of the last run, shared
+    best = [(0, 0, 0)]  # for each stop: tokens saved, start of the last run, tokens that this run shares
     for stop in range(1, len(rows) + 1):
         shared = at_most[stop - 1]
         options = []

@@ -19,13 +19,12 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from wmrl_envs.errors import MissingExtraError, WMRLError
+from wmrl_envs.errors import MissingExtraError, WMRLError, in_one_line
 from wmrl_rewards.language_models.base import Generation, Message, Sampling
 from wmrl_rewards.language_models.chat import ChatFormat
 from wmrl_rewards.language_models.loading import (
     check_exists,
     files_digest,
-    in_one_line,
     load_tokenizer,
     too_long,
 )

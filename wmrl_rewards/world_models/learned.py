@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -89,15 +89,6 @@ class LearnedWorldModel:
         scores = iter(np.clip(self.regressor.predict(np.stack(known)), 0, 1) if known else ())
         return [row if isinstance(row, Prediction) else Prediction(float(next(scores))) for row in rows]
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that was learned from, fit for JSON."""
-        return {"rows": [_sparse(row) for row in self._rows], "scores": list(self._scores)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Learn the same again."""
-        self._rows, self._scores = [], []
-        self._take([_dense(row) for row in state["rows"]], state["scores"])
-
     def _checked(self, requests: Sequence[PredictionRequest], scores: Sequence[float]) -> list[Floats]:
         if len(requests) != len(scores) or not all(0 <= score <= 1 for score in scores):
             raise RewardError(f"{len(requests)} requests need as many scores in [0, 1].")
@@ -163,14 +154,3 @@ def _default_regressor() -> Any:
     from sklearn.preprocessing import StandardScaler
 
     return make_pipeline(StandardScaler(), RidgeCV(alphas=np.logspace(-3, 5, 17)))
-
-
-def _sparse(row: Floats) -> dict[str, Any]:
-    places = np.flatnonzero(row)
-    return {"length": len(row), "places": places.tolist(), "values": row[places].tolist()}
-
-
-def _dense(row: Mapping[str, Any]) -> Floats:
-    dense = np.zeros(row["length"])
-    dense[row["places"]] = row["values"]
-    return dense

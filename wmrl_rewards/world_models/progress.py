@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_envs.errors import ConfigError, WMRLError, in_one_line
 from wmrl_rewards.errors import RewardError
 from wmrl_rewards.prediction import PredictionRequest
 from wmrl_rewards.world_models.progress_values import (
@@ -233,9 +233,7 @@ class ProgressModel(ProgressWorldModel):
         except ConfigError:
             raise
         except Exception as error:  # Whatever is wrong with a foreign folder ends as one sentence.
-            raise WMRLError(
-                f"There is no progress model in {folder}: {' '.join(str(error).split())[:200]}"
-            ) from error
+            raise WMRLError(f"There is no progress model in {folder}: {in_one_line(error)}") from error
         model.fitted = fitted
         return model
 

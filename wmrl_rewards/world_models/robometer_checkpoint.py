@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AddedToken, AutoTokenizer, Qwen3VLConfig, Qwen3VLModel
 
-from wmrl_envs.errors import WMRLError
+from wmrl_envs.errors import WMRLError, in_one_line
 
 __all__ = [
     "SPECIAL_TOKENS",
@@ -135,7 +135,7 @@ def read_settings(directory: str | os.PathLike[str]) -> RobometerSettings:
     try:
         backbone = Qwen3VLConfig(**{key: value for key, value in vlm.items() if key != "model_type"})
     except Exception as error:  # Whatever is wrong in a foreign file ends as one sentence.
-        raise WMRLError(f"The vlm_config in {path} cannot be used: {' '.join(str(error).split())}") from error
+        raise WMRLError(f"The vlm_config in {path} cannot be used: {in_one_line(error)}") from error
     base = str(found.get("base_model_id", "Qwen/Qwen3-VL-4B-Instruct"))
     return RobometerSettings(backbone, bins, dtype, base)
 
@@ -154,7 +154,7 @@ def load_tokenizer(source: str | os.PathLike[str], settings: RobometerSettings) 
         tokenizer: Any = AutoTokenizer.from_pretrained(source)
     except Exception as error:  # As above.
         raise WMRLError(
-            f"Cannot load a tokenizer from '{source}': {' '.join(str(error).split())} "
+            f"Cannot load a tokenizer from '{source}': {in_one_line(error)} "
             "Name a folder that holds that of Qwen3-VL (tokenizer=, or --tokenizer of wmrl doctor)."
         ) from error
     vocabulary = tokenizer.get_vocab()

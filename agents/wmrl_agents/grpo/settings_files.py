@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from wmrl_envs.errors import ConfigError
+from wmrl_envs.errors import ConfigError, in_one_line
 
 __all__ = ["load_preset", "load_settings", "preset_names"]
 
@@ -48,7 +48,7 @@ def _mapping(text: str, name: str) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}.") from None
+        raise ConfigError(f"{name} is not valid YAML: {in_one_line(error)}.") from None
     if settings is None:
         return {}
     if not isinstance(settings, dict):

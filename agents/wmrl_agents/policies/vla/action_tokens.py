@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_envs.errors import ConfigError, WMRLError, in_one_line
 
 __all__ = [
     "ACTION_SIZE",
@@ -185,7 +185,7 @@ class ResidualCodec(ActionCodec):
         try:
             return cls(load_file(path)["codebooks"])
         except Exception as error:  # Whatever is wrong with a foreign file ends as one sentence.
-            raise WMRLError(f"There are no codebooks of actions in {path}: {error}") from error
+            raise WMRLError(f"There are no codebooks of actions in {path}: {in_one_line(error)}") from error
 
     def _compress(self, chunks: Tensor) -> Tensor:
         return chunks
@@ -244,8 +244,7 @@ class PublishedCodec(ActionCodec):
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             state = torch.load(folder / "checkpoints" / "model.pt", map_location="cpu", weights_only=True)
         except Exception as error:  # As above.
-            why = " ".join(str(error).split())[:200]
-            raise WMRLError(f"There is no codec of actions in {folder}: {why}") from error
+            raise WMRLError(f"There is no codec of actions in {folder}: {in_one_line(error)}") from error
         return cls(config, state)
 
     def save(self, directory: str | os.PathLike[str]) -> None:

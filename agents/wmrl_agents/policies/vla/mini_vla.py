@@ -37,7 +37,7 @@ from wmrl_agents.policies.vla.prismatic_checkpoint import (
     read_checkpoint,
 )
 from wmrl_agents.policies.vla.records import Observation
-from wmrl_envs.errors import ConfigError, MissingExtraError, WMRLError
+from wmrl_envs.errors import ConfigError, MissingExtraError, WMRLError, in_one_line
 
 __all__ = ["EXTRA_TOKENS", "MiniVLA", "prompt_of"]
 
@@ -233,7 +233,7 @@ def _load_tokenizer(source: str | os.PathLike[str], rows: int) -> Any:
         tokenizer: Any = AutoTokenizer.from_pretrained(source)
     except Exception as error:  # Whatever is wrong with a foreign folder ends as one sentence.
         raise WMRLError(
-            f"Cannot load a tokenizer from '{source}': {' '.join(str(error).split())[:200]} "
+            f"Cannot load a tokenizer from '{source}': {in_one_line(error)} "
             "Name a folder that holds that of Qwen2.5 (tokenizer=)."
         ) from error
     tokenizer.add_tokens([f"<|extra_{i}|>" for i in range(EXTRA_TOKENS)])

@@ -34,7 +34,7 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from wmrl_envs.errors import WMRLError
+from wmrl_envs.errors import WMRLError, in_one_line
 
 __all__ = [
     "PrismaticNetwork",
@@ -119,7 +119,7 @@ def read_checkpoint(path: Path) -> dict[str, dict[str, Tensor]]:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["model"]
         parts = {name: dict(found[name]) for name in ("vision_backbone", "projector", "llm_backbone")}
     except Exception as error:  # Whatever is wrong with a foreign file ends as one sentence.
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        why = f"{type(error).__name__}: {in_one_line(error)}"
         raise WMRLError(f"{path} is not the checkpoint of a Prismatic VLA: {why}") from error
     return parts
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from wmrl_agents.policies.vla.action_tokens import ActionCodec, ResidualCodec
 from wmrl_agents.policies.vla.chunk_policy import ChunkPolicy
 from wmrl_agents.policies.vla.records import Observation
-from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_envs.errors import ConfigError, WMRLError, in_one_line
 
 __all__ = ["SmallVLA"]
 
@@ -149,8 +149,7 @@ class SmallVLA(ChunkPolicy):
             policy = cls(codec=codec, **json.loads(settings.read_text(encoding="utf-8")) | changes)
             policy.network.load_state_dict(load_file(weights))
         except Exception as error:  # Whatever is wrong with a foreign folder ends as one sentence.
-            why = " ".join(str(error).split())[:200]
-            raise WMRLError(f"There is no small VLA in {directory}: {why}") from error
+            raise WMRLError(f"There is no small VLA in {directory}: {in_one_line(error)}") from error
         return policy
 
     def _settings(self) -> dict[str, Any]:
