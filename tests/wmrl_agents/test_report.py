@@ -73,9 +73,9 @@ def finished(tmp_path_factory):
 
 
 class Page(HTMLParser):
-    """Tags, attributes and text of a page, and whether its tags are balanced."""
+    """Tags, attributes and text of a page. Its tags must be balanced, and no attribute may be empty."""
 
-    VOID = ("meta", "!doctype")
+    VOID = ("meta", "img", "!doctype")
 
     def __init__(self, path):
         super().__init__()
@@ -83,15 +83,16 @@ class Page(HTMLParser):
         self.open, self.tags, self.attributes, self.words = [], [], [], []
         self.feed(self.source)
         assert self.open == []
+        assert [name for name, value in self.attributes if value == ""] == []
 
     def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
+        self.handle_startendtag(tag, attrs)
         if tag not in self.VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
         self.tags.append(tag)
+        self.attributes += attrs
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.dots import dots, observe_picture, policy
+from tests.wmrl_agents.test_report import Page
 from wmrl_agents import GRPOConfig
 from wmrl_agents.cli import main
 from wmrl_agents.evaluate_robots import summarise_robots
@@ -67,11 +68,11 @@ def test_the_page_of_a_run_shows_table_and_strip(tmp_path):
         "out of distribution": ("–", "100.0", "–", "100.0", "–", "100.0"),
         "overall": ("–", "75.0", "–", "100.0", "–", "50.0"),
     }
-    text = write_report(tmp_path).read_text()
+    text = Page(write_report(tmp_path)).source
     assert "img-src" not in text
     assert "<td>75.0</td>" in text
     save_episode(tmp_path / "episodes", "one", FRAMES, ABOUT, None)
-    text = write_report(tmp_path).read_text()
+    text = Page(write_report(tmp_path)).source
     assert "; img-src data:" in text
     assert "go &lt;b&gt;right&lt;/b&gt;" in text
     assert "<b>right" not in text
