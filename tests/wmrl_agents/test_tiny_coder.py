@@ -14,9 +14,11 @@ from wmrl_agents.policies.tiny_coder.auxiliary import write_auxiliary_tasks
 from wmrl_agents.policies.tiny_coder.corpus import Execution, world_model_dialogues
 from wmrl_agents.policies.tiny_coder.executions import execute_all
 from wmrl_agents.policies.tiny_coder.grammar import MISTAKES, TaskShape, repair, sample_plan, write_script
+from wmrl_agents.policies.tiny_coder.model import ASSISTANT, encode
 from wmrl_envs.autoresearch import load_competition
+from wmrl_envs.autoresearch.prompts import task_text
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome
-from wmrl_rewards import LanguageModelWorldModel, check_world_model
+from wmrl_rewards import LanguageModelWorldModel, PredictionRequest, check_world_model
 from wmrl_rewards.language_models import HuggingFaceModel, Sampling
 
 STATUS = {
@@ -106,11 +108,46 @@ def test_versions_4_and_5_of_transformers_know_the_tokenizers_class(tmp_path):
         assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
 
 
-def test_the_bundled_world_model_keeps_the_contract():
-    world_model = LanguageModelWorldModel(
+@pytest.fixture(scope="module")
+def bundled():
+    return LanguageModelWorldModel(
         HuggingFaceModel(resolve_model("tiny-coder-world-model"), device="cpu"),
         sampling=Sampling(max_new_tokens=64, temperature=0),
         max_context_tokens=1024,
         predict="percentile",
+        retries=0,
     )
-    check_world_model(world_model)
+
+
+def test_the_bundled_world_model_keeps_the_contract(bundled):
+    check_world_model(bundled)
+
+
+def test_the_bundled_world_model_is_asked_in_the_words_that_it_was_trained_on(bundled):
+    competition = load_competition("bike-hours")
+    (plan,) = plans(competition, 1)
+    code = write_script(plan, np.random.default_rng(0))
+    execution = Execution(competition, plan, code, Evaluation(Outcome("ok"), Grade("no_submission")))
+    words = task_text(competition)
+    (trained,) = world_model_dialogues([execution], 1, np.random.default_rng(0))
+    varied = trained[0]["content"].partition("\n\n```python\n")[0]
+    (asked,) = bundled._question(PredictionRequest(words, code)).conversation()
+    assert asked == {**trained[0], "content": trained[0]["content"].replace(varied, words)}
+    ids = bundled.model.chat.prompt([asked])
+    spelled = encode(bundled.model.tokenizer, [asked])[0]
+    assert ids == [*spelled, bundled.model.tokenizer.vocab[ASSISTANT]]
+
+
+def test_the_bundled_world_model_answers_in_the_form_that_it_was_trained_on(bundled):
+    competitions = [load_competition(name) for name in ("bike-hours", "breast-cancer", "digits", "languages")]
+    rng = np.random.default_rng(0)
+    requests = [
+        PredictionRequest(
+            task_text(competition),
+            write_script(plan, rng),
+            context={"competition": competition},
+        )
+        for competition in competitions
+        for plan in plans(competition, 12)
+    ]
+    assert [prediction.error for prediction in bundled.predict(requests)] == [None] * len(requests)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.stubs import CHATML, tiny_tokenizer
 from wmrl_envs.errors import WMRLError
 from wmrl_rewards.language_models.chat import ChatFormat, opening
+from wmrl_rewards.language_models.loading import load_tokenizer
 
 # Like Llama 3: a beginning-of-text token, trimmed contents, no line break after the end of a turn.
 TRIMMING = (
@@ -138,3 +139,11 @@ def test_messages_are_not_changed():
     messages = [{"role": "user", "content": "print('<|im_end|>')"}]
     chat.prompt(messages)
     assert messages == [{"role": "user", "content": "print('<|im_end|>')"}]
+
+
+def test_a_tokenizer_can_say_that_its_model_takes_no_instructions(tmp_path):
+    tokenizer = tiny_tokenizer()
+    assert ChatFormat(tokenizer).takes_instructions
+    tokenizer.init_kwargs["takes_instructions"] = False
+    tokenizer.save_pretrained(tmp_path)
+    assert not ChatFormat(load_tokenizer(tmp_path)).takes_instructions

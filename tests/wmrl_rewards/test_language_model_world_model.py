@@ -190,6 +190,19 @@ def test_several_samples_are_averaged_and_the_middle_one_speaks(make_competition
     assert ask(make_competition(), "?", "??", sampling=HOT).error == "The answer names no status."
 
 
+@pytest.mark.parametrize("predict", ["outcome", "percentile"])
+def test_a_model_that_was_trained_for_this_one_job_is_told_nothing_besides_the_question(
+    predict, make_competition
+):
+    model = Recorded("status: error")
+    model.takes_instructions = False
+    request = PredictionRequest("The task.", "a", context={"competition": make_competition()})
+    LanguageModelWorldModel(model, predict=predict).predict([request])
+    LanguageModelWorldModel(model, predict=predict, system_prompt="Say it.").predict([request])
+    question = {"role": "user", "content": "The task.\n\n```python\na\n```"}
+    assert model.conversations == [[question], [{"role": "system", "content": "Say it."}, question]]
+
+
 def test_the_question_is_the_agreed_layout(make_competition):
     model = Recorded("status: error")
     context = {"competition": make_competition()}

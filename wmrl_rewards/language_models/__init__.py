@@ -5,7 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling, takes_schema
+from wmrl_rewards.language_models.base import (
+    Generation,
+    LanguageModel,
+    Message,
+    Sampling,
+    takes_instructions,
+    takes_schema,
+)
 
 if TYPE_CHECKING:
     from wmrl_rewards.language_models.hugging_face import HuggingFaceModel
@@ -20,6 +27,7 @@ __all__ = [
     "OpenAIModel",
     "Sampling",
     "VLLMModel",
+    "takes_instructions",
     "takes_schema",
 ]
 

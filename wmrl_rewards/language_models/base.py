@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from wmrl_envs.errors import ConfigError
 
-__all__ = ["Generation", "LanguageModel", "Message", "Sampling", "takes_schema"]
+__all__ = ["Generation", "LanguageModel", "Message", "Sampling", "takes_instructions", "takes_schema"]
 
 
 class Message(TypedDict):
@@ -77,6 +77,8 @@ class LanguageModel(Protocol):
     """A chat model behind any engine.
 
     An engine that can bind replies to `Sampling.schema` has an attribute ``takes_schema`` that is true.
+    A model that was trained for one job, with nothing but the question before it, has ``takes_instructions``
+    that is false.
     """
 
     def generate(
@@ -93,3 +95,8 @@ class LanguageModel(Protocol):
 def takes_schema(model: LanguageModel) -> bool:
     """Whether a model's engine says that it can bind replies to a JSON schema."""
     return bool(getattr(model, "takes_schema", False))
+
+
+def takes_instructions(model: LanguageModel) -> bool:
+    """Whether a model can be told what to do: one that was trained for one job alone says that it cannot."""
+    return bool(getattr(model, "takes_instructions", True))

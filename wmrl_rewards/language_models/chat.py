@@ -97,6 +97,11 @@ class ChatFormat:
             )
         return self._encode(self._after_answer(user))
 
+    @property
+    def takes_instructions(self) -> bool:
+        """False where ``tokenizer_config.json`` has ``"takes_instructions": false``: a model for one job."""
+        return bool(getattr(self.tokenizer, "init_kwargs", {}).get("takes_instructions", True))
+
     @cached_property
     def end_of_turn(self) -> int | None:
         """Id of the first special token that the template writes after a reply; None if there is none."""

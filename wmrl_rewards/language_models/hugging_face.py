@@ -85,6 +85,11 @@ class HuggingFaceModel:
         """Most tokens, new ones included, that the model was made for; None if it does not say."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
+    @property
+    def takes_instructions(self) -> bool:
+        """Whether the model can be told what to do; see `ChatFormat`."""
+        return self.chat.takes_instructions
+
     @cached_property
     def fingerprint(self) -> str:
         """Names weights, tokenizer and chat template, as they are when it is first asked for."""

@@ -91,6 +91,11 @@ class VLLMModel:
         """Most tokens, new ones included, that the engine takes."""
         return self.engine.model_config.max_model_len
 
+    @property
+    def takes_instructions(self) -> bool:
+        """Whether the model can be told what to do; see `ChatFormat`."""
+        return self.chat.takes_instructions
+
     @cached_property
     def fingerprint(self) -> str | None:
         """Names the files of the model's directory, chat template and type; None for a name on the hub."""

@@ -15,7 +15,14 @@ from wmrl_envs.autoresearch.prompts import cut_middle
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome, OutcomeStatus
 from wmrl_rewards.errors import RewardError
-from wmrl_rewards.language_models.base import Generation, LanguageModel, Message, Sampling, takes_schema
+from wmrl_rewards.language_models.base import (
+    Generation,
+    LanguageModel,
+    Message,
+    Sampling,
+    takes_instructions,
+    takes_schema,
+)
 from wmrl_rewards.language_models.chat import opening
 from wmrl_rewards.prediction import Prediction, PredictionRequest
 from wmrl_rewards.world_models import prompts
@@ -67,7 +74,8 @@ class LanguageModelWorldModel:
         model: The language model, behind any engine.
         samples: Answers per question; the score is the mean over those that can be read.
         sampling: How to sample; several samples need a temperature above 0.
-        system_prompt: Instructions; None takes those of `prompts` for ``predict``, an empty text gives none.
+        system_prompt: Instructions; None takes those of `prompts` for ``predict``, or none where the model
+            was trained for this one job (`takes_instructions`). An empty text gives none.
         max_context_tokens: Most tokens of question and answer together. Of a longer question the earliest
             history goes first, then the middle of the task, never a part of the program.
         predict: ``outcome`` asks for the metric's value, ``percentile`` for the leaderboard percentile.
@@ -110,7 +118,8 @@ class LanguageModelWorldModel:
             )
         structured = takes_schema(model) if structured is None else structured
         if system_prompt is None:
-            system_prompt = prompts.system_prompt(predict, structured)
+            instructed = takes_instructions(model)
+            system_prompt = prompts.system_prompt(predict, structured) if instructed else ""
         self.model = model
         self.samples = samples
         self.sampling = replace(sampling, schema=prompts.SCHEMA) if structured else sampling

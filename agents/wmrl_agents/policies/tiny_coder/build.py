@@ -189,6 +189,8 @@ def _train_world_model(
     corpus = [dialogue for kind in executions for dialogue in world_model_dialogues(kind, share, rng)]
     pace = (config.world_model_steps, config.world_model_learning_rate)
     _fit("world model", model, tokenizer, corpus, pace, config)
+    # Instructions that it has never seen would only put it off.
+    tokenizer.init_kwargs["takes_instructions"] = False
     _save(model, tokenizer, folder)
 
 
