@@ -17,6 +17,7 @@ import wmrl_agents.grpo.trainer
 from tests.stubs import TabularPolicy, TokenEvaluator
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_agents.grpo.parts import Parts
+from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.store import RunStore
 from wmrl_rewards import WorldModelReward
 
@@ -58,8 +59,8 @@ POINTS = {
 }
 
 
-def arm(point):
-    owner, name, call, first = POINTS[point]
+def arm(owner, name, call, first):
+    """Make a call of a function the last thing that this process does."""
     original = getattr(owner, name)
     calls = 0
 
@@ -75,17 +76,33 @@ def arm(point):
     setattr(owner, name, deadly)
 
 
-def die(run_dir, point):
-    """Run in a process of its own until it dies; returns the signal that ended it."""
+def die(point, train):
+    """Run in a process of its own until it dies.
+
+    Args:
+        point: Where: owner, name and number of a call, and what is done there first.
+        train: Runs to the end, if nothing stops it.
+
+    Returns:
+        The signal that ended the process; None if it came to its end.
+    """
     child = os.fork()
     if child == 0:
-        arm(point)
-        wmrl_agents.grpo.trainer.GRPOTrainer(CONFIG, run_dir, parts()).train()
+        arm(*point)
+        train()
         os._exit(0)
     _, status = os.waitpid(child, 0)
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
 
 
+def die_at_all(points, folder, make_trainer):
+    """One run for each point, in a folder of its name; returns the signals that ended them."""
+    return {
+        name: die(point, lambda name=name: make_trainer(Path(folder) / name).train())
+        for name, point in points.items()
+    }
+
+
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    print(json.dumps({point: die(folder / point, point) for point in POINTS}))
+    signals = die_at_all(POINTS, sys.argv[1], lambda run_dir: GRPOTrainer(CONFIG, run_dir, parts()))
+    print(json.dumps(signals))
