@@ -30,8 +30,8 @@ class LiberoEpisode(Protocol):
         """Whether the goal held."""
 
     @property
-    def actions(self) -> NDArray[np.float64]:
-        """What was done, (T, 7)."""
+    def intended(self) -> NDArray[np.float64]:
+        """What the expert wanted to be done, (T, 7)."""
 
     @property
     def robot(self) -> NDArray[np.float32]:
@@ -85,14 +85,15 @@ def add_commands(commands: Any, numbers: Callable[[str, str], list[int]]) -> Non
 def demonstrated(episodes: Iterable[LiberoEpisode]) -> list[Any]:
     """Successful episodes as `Imitation` learns from them.
 
-    Actions are those that were taken, clipped to [-1, 1] as the environment does.
+    Actions are those that the expert intended, clipped to [-1, 1] as the environment does: noise leads to
+    states from which there is a way back to learn, and is nothing to learn itself.
     """
     from wmrl_agents.policies.vla.imitation import Demonstrated
     from wmrl_agents.policies.vla.libero_view import libero_states
 
     return [
         Demonstrated(
-            one.instruction, np.clip(one.actions, -1, 1), libero_states(one.robot, one.objects, one.joints)
+            one.instruction, np.clip(one.intended, -1, 1), libero_states(one.robot, one.objects, one.joints)
         )
         for one in episodes
         if one.success

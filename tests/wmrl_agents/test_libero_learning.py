@@ -26,6 +26,7 @@ def episode(seed, task=0, success=True, steps=20):
         success=success,
         versions={"mujoco": "made up"},
         actions=generator.uniform(-1.2, 1.2, (steps, 7)),
+        intended=generator.uniform(-1.2, 1.2, (steps, 7)),
         robot=generator.normal(size=(steps + 1, 16)).astype(np.float32),
         objects=generator.normal(size=(steps + 1, 8, 7)).astype(np.float32),
         joints=generator.normal(size=(steps + 1, 3)).astype(np.float32),
@@ -51,7 +52,7 @@ def test_successes_become_examples():
     episodes = [episode(0), episode(1, success=False), episode(2)]
     found = demonstrated(episodes)
     assert len(found) == 2
-    assert found[0].actions == pytest.approx(np.clip(episodes[0].actions, -1, 1))
+    assert found[0].actions == pytest.approx(np.clip(episodes[0].intended, -1, 1))
     assert found[1].task == "put both the alphabet soup and the tomato sauce in the basket"
     expected = libero_states(episodes[2].robot, episodes[2].objects, episodes[2].joints)
     assert np.array_equal(found[1].states, expected)
@@ -129,7 +130,7 @@ def test_episodes_need_no_class_of_their_own():
     plain = SimpleNamespace(
         **{
             name: getattr(one, name)
-            for name in ("instruction", "success", "actions", "robot", "objects", "joints")
+            for name in ("instruction", "success", "intended", "robot", "objects", "joints")
         }
     )
     assert len(demonstrated([plain])) == 1

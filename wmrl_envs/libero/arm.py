@@ -50,20 +50,16 @@ class Arm:
 
     Args:
         simulator: The scene.
-        noise: Standard deviation of what is added to translation and rotation of each action.
-        seed: Seed of the noise.
 
     Attributes:
         grip: The gripper's command, -1 to open and +1 to close.
         rotation: The hand's rotation that is held, of shape (3, 3).
     """
 
-    def __init__(self, simulator: Simulator, noise: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
-        self.noise = noise
         self.grip = OPEN
         self.rotation = downward()
-        self._random = np.random.default_rng(seed)
 
     # What can be read.
 
@@ -177,8 +173,6 @@ class Arm:
             yield self._action(np.zeros(6))
 
     def _action(self, motion: Vector) -> Vector:
-        if self.noise:
-            motion = np.clip(motion + self._random.normal(0.0, self.noise, 6), -1.0, 1.0)
         return np.append(motion, self.grip)
 
 

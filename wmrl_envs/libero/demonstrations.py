@@ -2,7 +2,9 @@
 
 A demonstration of ours is one ``.npz`` file, an episode, without pictures:
 
-- ``actions`` (steps, 7), float64, exactly as they were taken;
+- ``actions`` (steps, 7), float64, exactly as they were taken, and ``intended``, the same without the noise
+  that was added to them: what an expert would do in a state that noise led to is worth learning, the noise is
+  not (Laskey et al., 2017, "DART");
 - ``robot`` (steps + 1, 16), ``objects`` (steps + 1, 8, 7), ``joints`` (steps + 1, 3), float32: what
   `LiberoEnv` observed before each action and after the last;
 - ``final_state``, float64: all of the physics after the last action;
@@ -27,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrl_envs.errors import ConfigError, MissingExtraError, SimulatorError
+from wmrl_envs.libero.arm import Vector
 from wmrl_envs.libero.env import LiberoEnv, Observation
 from wmrl_envs.libero.scripted import expert_actions
 from wmrl_envs.libero.tasks import INIT_STATES, MAX_JOINTS, MAX_OBJECTS, libero_task
@@ -43,8 +46,9 @@ __all__ = [
     "save_demonstration",
 ]
 
-FORMAT = 1
+FORMAT = 2
 _PARTS: Mapping[str, tuple[int, ...]] = {"robot": (16,), "objects": (MAX_OBJECTS, 7), "joints": (MAX_JOINTS,)}
+_ARRAYS = ("actions", "intended", *_PARTS, "final_state")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Demonstration:
         success: Whether the goal held.
         versions: What simulated it.
         actions: What was done.
+        intended: What the expert wanted to be done.
         robot: What was observed of the arm.
         objects: What was observed of the things around it.
         joints: What was observed of drawers, doors and knobs.
@@ -72,6 +77,7 @@ class Demonstration:
     success: bool
     versions: dict[str, str]
     actions: NDArray[np.float64]
+    intended: NDArray[np.float64]
     robot: NDArray[np.float32]
     objects: NDArray[np.float32]
     joints: NDArray[np.float32]
@@ -100,10 +106,12 @@ def record(env: LiberoEnv, init_state: int, env_seed: int = 0, noise: float = 0.
     if env.observations == "images":
         raise ConfigError("A demonstration holds the state: make the env with observations='state'.")
     observation, info = env.reset(options={"init_state": init_state, "env_seed": env_seed})
-    actions, seen = [], [observation]
-    for action in expert_actions(env, noise, env_seed):
-        observation, _, terminated, truncated, info = env.step(action)
-        actions.append(action)
+    generator = np.random.default_rng(env_seed)
+    intended, actions, seen = [], [], [observation]
+    for action in expert_actions(env):
+        intended.append(action)
+        actions.append(_disturbed(action, noise, generator))
+        observation, _, terminated, truncated, info = env.step(actions[-1])
         seen.append(observation)
         if terminated or truncated:
             break
@@ -115,9 +123,18 @@ def record(env: LiberoEnv, init_state: int, env_seed: int = 0, noise: float = 0.
         success=bool(info["success"]),
         versions=env.versions(),
         actions=np.array(actions),
+        intended=np.array(intended),
         final_state=env.physics_state(),
         **{part: np.stack([one[part] for one in seen]) for part in _PARTS},
     )
+
+
+def _disturbed(
+    action: NDArray[np.float64], noise: float, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """The action with noise on its motion; the gripper does what it was told."""
+    motion = action[:6] + generator.normal(0.0, noise, 6) if noise else action[:6]
+    return np.append(np.clip(motion, -1.0, 1.0), action[6])
 
 
 def collect(
@@ -167,7 +184,7 @@ def save_demonstration(folder: str | Path, demonstration: Demonstration) -> Path
         "success": demonstration.success,
         "versions": demonstration.versions,
     }
-    arrays = {part: getattr(demonstration, part) for part in ("actions", *_PARTS, "final_state")}
+    arrays = {part: getattr(demonstration, part) for part in _ARRAYS}
     path = Path(folder) / demonstration.file_name
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
@@ -187,7 +204,7 @@ def load_demonstration(path: str | Path) -> Demonstration:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             about = json.loads(str(arrays["about"]))
-            parts = {part: arrays[part] for part in ("actions", *_PARTS, "final_state")}
+            parts = {part: arrays[part] for part in _ARRAYS}
         if about["format"] != FORMAT:
             raise ValueError(f"its format is {about['format']}, not {FORMAT}")
         _check_shapes(parts)
@@ -201,7 +218,9 @@ def load_demonstration(path: str | Path) -> Demonstration:
 
 def _check_shapes(parts: Mapping[str, NDArray[Any]]) -> None:
     steps = len(parts["actions"])
-    expected = {"actions": (steps, 7)} | {name: (steps + 1, *shape) for name, shape in _PARTS.items()}
+    expected = dict.fromkeys(("actions", "intended"), (steps, 7)) | {
+        name: (steps + 1, *shape) for name, shape in _PARTS.items()
+    }
     for name, shape in expected.items():
         if parts[name].shape != shape or not np.isfinite(parts[name]).all():
             raise ValueError(f"{name} must hold finite numbers of shape {shape}, not {parts[name].shape}")

@@ -24,14 +24,12 @@ _TALL = 0.09
 _PALM = (0.045, 0.11)
 
 
-def expert_actions(env: LiberoEnv, noise: float = 0.0, seed: int = 0) -> Iterator[Vector]:
+def expert_actions(env: LiberoEnv) -> Iterator[Vector]:
     """The expert's actions from the state in which the environment is; ask for each after the one before
     was taken.
 
     Args:
         env: An environment whose episode has begun.
-        noise: Standard deviation of what is added to each action's motion.
-        seed: Seed of the noise.
 
     Raises:
         ConfigError: There is no plan for this task.
@@ -43,7 +41,7 @@ def expert_actions(env: LiberoEnv, noise: float = 0.0, seed: int = 0) -> Iterato
         )
     if env.simulator is None:
         raise ConfigError("The expert needs an episode: call reset() first.")
-    arm = Arm(env.simulator, noise, seed)
+    arm = Arm(env.simulator)
     yield from plan(arm)
     yield from arm.wait(env.horizon)
 

@@ -33,6 +33,7 @@ def made_up(task=3, init_state=7, env_seed=0, success=True, steps=5):
         success=success,
         versions={"mujoco": "3.17.0"},
         actions=random.uniform(-1, 1, (steps, 7)),
+        intended=random.uniform(-1, 1, (steps, 7)),
         final_state=random.normal(size=20),
         **{
             name: random.normal(size=(steps + 1, *shape)).astype(np.float32) for name, shape in shapes.items()
@@ -184,6 +185,19 @@ def test_collecting_goes_on_where_it_stopped_and_pictures_are_drawn_on_demand(tm
     pictures = replay(short, observations="images", image_size=16)
     assert next(pictures)["agentview_image"].shape == (16, 16, 3)
     pictures.close()
+
+
+@needs_libero
+@pytest.mark.slow
+def test_noise_is_in_what_is_done_and_not_in_what_was_intended(tmp_path):
+    [calm] = collect(tmp_path / "calm", [5], init_states=[0])
+    assert np.array_equal(calm.actions, calm.intended)
+    [shaken] = collect(tmp_path / "shaken", [5], init_states=[0], noise=0.2)
+    off = shaken.actions - shaken.intended
+    assert (off[:, 6] == 0).all()
+    free = np.abs(shaken.actions[:, :6]) < 1
+    assert off[:, :6][free].std() == pytest.approx(0.2, rel=0.15)
+    assert np.array_equal(shaken.intended[0], calm.intended[0])
 
 
 @needs_libero
