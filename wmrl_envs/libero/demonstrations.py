@@ -129,9 +129,7 @@ def record(env: LiberoEnv, init_state: int, env_seed: int = 0, noise: float = 0.
     )
 
 
-def _disturbed(
-    action: NDArray[np.float64], noise: float, generator: np.random.Generator
-) -> NDArray[np.float64]:
+def _disturbed(action: Vector, noise: float, generator: np.random.Generator) -> Vector:
     """The action with noise on its motion; the gripper does what it was told."""
     motion = action[:6] + generator.normal(0.0, noise, 6) if noise else action[:6]
     return np.append(np.clip(motion, -1.0, 1.0), action[6])
