@@ -1,0 +1,47 @@
+"""What `benchmarks/libero_grpo.py` counts."""
+
+import json
+
+import pytest
+
+from benchmarks import libero_grpo
+
+
+def evaluation(path, rows):
+    episodes = [
+        {"task": 5, "init_state": state, "env_seed": seed, "success": won} for state, seed, won in rows
+    ]
+    path.write_text(json.dumps({"episodes": episodes}))
+    return libero_grpo.success(path)
+
+
+def test_the_gain_is_that_of_paired_episodes_averaged_over_states(tmp_path):
+    before = evaluation(tmp_path / "a.json", [(0, 0, False), (0, 1, True), (1, 0, False), (1, 1, False)])
+    after = evaluation(tmp_path / "b.json", [(1, 1, True), (1, 0, False), (0, 1, True), (0, 0, True)])
+    found = libero_grpo.gain(before, after, [0, 1])
+    assert (found["before"], found["after"], found["gain"]) == (0.25, 0.75, 0.5)
+    # Both states gain one episode of two: whichever are drawn, the mean is a half.
+    assert (found["low"], found["high"]) == (0.5, 0.5)
+
+
+def test_the_interval_is_over_states_and_not_over_their_episodes():
+    # One state of two gains everything: a draw of two states has a mean of 0, 1/2 or 1.
+    before = {(state, seed): 0.0 for state in (0, 1) for seed in range(50)}
+    after = {key: float(key[0] == 0) for key in before}
+    found = libero_grpo.gain(before, after, [0, 1])
+    assert (found["low"], found["gain"], found["high"]) == (0.0, 0.5, 1.0)
+
+
+def test_other_episodes_are_not_compared():
+    with pytest.raises(SystemExit, match="different episodes"):
+        libero_grpo.gain({(0, 0): 1.0}, {(0, 1): 1.0}, [0])
+
+
+def test_the_table_shows_each_arm_and_split():
+    numbers = {"before": 0.4, "after": 0.55, "gain": 0.15, "low": -0.01, "high": 0.3}
+    shown = libero_grpo.table({"wmrl": {"all": numbers, "seen": numbers}})
+    assert shown.splitlines() == [
+        "| rewards | all | seen |",
+        "| --- | ---: | ---: |",
+        "| wmrl | 55 (+15, -1 to +30) | 55 (+15, -1 to +30) |",
+    ]
