@@ -20,7 +20,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrl_envs.errors import ConfigError, MissingExtraError, SimulatorError
-from wmrl_envs.libero.arm import Vector
 from wmrl_envs.libero.env import LiberoEnv, Observation
 from wmrl_envs.libero.scripted import expert_actions
 from wmrl_envs.libero.tasks import INIT_STATES, MAX_JOINTS, MAX_OBJECTS, libero_task
@@ -249,15 +248,19 @@ def read_demonstrations(
             yield demonstration
 
 
-def replay(demonstration: Demonstration, **settings: Any) -> Iterator[Observation]:
+def replay(
+    demonstration: Demonstration, *, moments: Collection[int] | None = None, **settings: Any
+) -> Iterator[Observation]:
     """Simulate a demonstration again, observing what was not kept.
 
     Args:
         demonstration: The demonstration.
+        moments: Actions taken before each moment to observe; None for all, from 0 to the number of actions.
+            Pictures of others are not drawn.
         settings: Arguments of `LiberoEnv`, such as ``observations="images"`` and ``image_size=224``.
 
     Yields:
-        The observation before each action, and the one after the last.
+        The observation before each action and the one after the last, or those of ``moments``.
 
     Raises:
         SimulatorError: This machine comes to another final state, so that the pictures are not of this
@@ -267,10 +270,13 @@ def replay(demonstration: Demonstration, **settings: Any) -> Iterator[Observatio
     try:
         options = {"init_state": demonstration.init_state, "env_seed": demonstration.env_seed}
         observation, _ = env.reset(options=options)
-        yield observation
-        for action in demonstration.actions:
-            observation, *_ = env.step(action)
+        if moments is None or 0 in moments:
             yield observation
+        for moment, action in enumerate(demonstration.actions, start=1):
+            env.observing = moments is None or moment in moments
+            observation, *_ = env.step(action)
+            if env.observing:
+                yield observation
         if not np.array_equal(env.physics_state(), demonstration.final_state):
             raise SimulatorError(
                 f"The replay of {demonstration.file_name} came to another state: it was recorded with "

@@ -16,18 +16,16 @@ from wmrl_envs.libero.package import MUJOCO_VERSION, LiberoPackage, load_package
 from wmrl_envs.libero.rendering import Backend, Picture, RendererSettings, choose_backend
 from wmrl_envs.libero.simulator import ROBOT_VALUES, Simulator
 from wmrl_envs.libero.tasks import INIT_STATES, MAX_JOINTS, MAX_OBJECTS, libero_task
+from wmrl_envs.libero.views import CAMERAS, Orientation, checked_cameras, checked_size, one_of, orient
 
 __all__ = ["CAMERAS", "HORIZON", "NO_OPERATION", "LiberoEnv", "Observations", "Orientation", "orient"]
 
 Observations = Literal["state", "images", "both"]
-Orientation = Literal["vertical_flip", "rotate_180", "none"]
 Observation = dict[str, NDArray[Any]]
 
-CAMERAS = ("agentview", "robot0_eye_in_hand", "frontview", "birdview", "sideview", "galleryview")
 HORIZON = 520
 SETTLING_STEPS = 10
 NO_OPERATION = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
-_LARGEST_PICTURE = 4096
 _OPTIONS = ("env_seed", "group", "init_state")
 
 
@@ -119,16 +117,16 @@ class LiberoEnv(gym.Env[Observation, NDArray[Any]]):
         mujoco_version: str | None = MUJOCO_VERSION,
         render_mode: str | None = None,
     ) -> None:
-        _one_of("observations", observations, get_args(Observations))
-        _one_of("orientation", orientation, get_args(Orientation))
-        _one_of("backend", backend, (None, *get_args(Backend)))
-        _one_of("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        one_of("observations", observations, get_args(Observations))
+        one_of("orientation", orientation, get_args(Orientation))
+        one_of("backend", backend, (None, *get_args(Backend)))
+        one_of("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         if horizon < 1:
             raise ConfigError(f"horizon must be at least 1 step, not {horizon}.")
         self.task = libero_task(task)
         self.observations = observations
-        self.cameras = _checked_cameras(cameras)
-        self.image_size = _checked_size(image_size)
+        self.cameras = checked_cameras(cameras)
+        self.image_size = checked_size(image_size)
         self.orientation: Orientation = orientation
         self.antialiasing = antialiasing
         self.terminate_on_success = terminate_on_success
@@ -245,8 +243,8 @@ class LiberoEnv(gym.Env[Observation, NDArray[Any]]):
             ConfigError: There is no such camera, or no such size.
             SimulatorError: No OpenGL library draws here.
         """
-        [camera] = _checked_cameras((camera,))
-        size = self.image_size if size is None else _checked_size(size)
+        [camera] = checked_cameras((camera,))
+        size = self.image_size if size is None else checked_size(size)
         return self._draw(camera, size, orientation, sampled=False)
 
     def _draw(
@@ -345,45 +343,6 @@ class LiberoEnv(gym.Env[Observation, NDArray[Any]]):
             for camera in self.cameras:
                 members[f"{camera}_image"] = spaces.Box(0, 255, (*self.image_size, 3), np.uint8)
         return spaces.Dict(members)
-
-
-def orient(picture: Picture, orientation: Orientation) -> Picture:
-    """Turn a picture as OpenGL draws it, first row at the bottom.
-
-    Args:
-        picture: Of shape (height, width, 3).
-        orientation: ``vertical_flip`` reverses rows, ``rotate_180`` rows and columns, ``none`` nothing.
-    """
-    if orientation == "none":
-        return picture
-    return np.ascontiguousarray(picture[::-1, ::-1] if orientation == "rotate_180" else picture[::-1])
-
-
-def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if not isinstance(value, str | None) or value not in choices:
-        said = ", ".join(repr(choice) for choice in choices)
-        raise ConfigError(f"{name} must be one of {said}, not {value!r}.")
-
-
-def _checked_cameras(cameras: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    cameras = (cameras,) if isinstance(cameras, str) else tuple(cameras)
-    if not cameras or len(set(cameras)) < len(cameras):
-        raise ConfigError(f"cameras must name one or more, each once, not {list(cameras)}.")
-    for camera in cameras:
-        _one_of("a camera", camera, CAMERAS)
-    return cameras
-
-
-def _checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
-    pair = (size, size) if isinstance(size, int | np.integer) else tuple(size)
-    if len(pair) != 2 or not all(
-        isinstance(side, int | np.integer) and 1 <= side <= _LARGEST_PICTURE for side in pair
-    ):
-        raise ConfigError(
-            f"image_size must be a height and a width from 1 to {_LARGEST_PICTURE}, or one number, "
-            f"not {size!r}."
-        )
-    return int(pair[0]), int(pair[1])
 
 
 def _checked_number(name: str, value: Any, end: int) -> int:
