@@ -42,6 +42,7 @@ __all__ = [
     "read_official",
     "record",
     "replay",
+    "replay_in",
     "save_demonstration",
 ]
 
@@ -248,19 +249,15 @@ def read_demonstrations(
             yield demonstration
 
 
-def replay(
-    demonstration: Demonstration, *, moments: Collection[int] | None = None, **settings: Any
-) -> Iterator[Observation]:
+def replay(demonstration: Demonstration, **settings: Any) -> Iterator[Observation]:
     """Simulate a demonstration again, observing what was not kept.
 
     Args:
         demonstration: The demonstration.
-        moments: Actions taken before each moment to observe; None for all, from 0 to the number of actions.
-            Pictures of others are not drawn.
         settings: Arguments of `LiberoEnv`, such as ``observations="images"`` and ``image_size=224``.
 
     Yields:
-        The observation before each action and the one after the last, or those of ``moments``.
+        The observation before each action, and the one after the last.
 
     Raises:
         SimulatorError: This machine comes to another final state, so that the pictures are not of this
@@ -268,22 +265,36 @@ def replay(
     """
     env = LiberoEnv(demonstration.task, **settings)
     try:
-        options = {"init_state": demonstration.init_state, "env_seed": demonstration.env_seed}
-        observation, _ = env.reset(options=options)
-        if moments is None or 0 in moments:
-            yield observation
-        for moment, action in enumerate(demonstration.actions, start=1):
-            env.observing = moments is None or moment in moments
-            observation, *_ = env.step(action)
-            if env.observing:
-                yield observation
-        if not np.array_equal(env.physics_state(), demonstration.final_state):
-            raise SimulatorError(
-                f"The replay of {demonstration.file_name} came to another state: it was recorded with "
-                f"{demonstration.versions}, here is {env.versions()}."
-            )
+        yield from replay_in(env, demonstration)
     finally:
         env.close()
+
+
+def replay_in(
+    env: LiberoEnv, demonstration: Demonstration, moments: Collection[int] | None = None
+) -> Iterator[Observation]:
+    """`replay` in an environment of the demonstration's task, which may have played others before.
+
+    Args:
+        env: The environment; it is reset.
+        demonstration: The demonstration.
+        moments: Only what is seen after so many actions is observed, and drawn; None for all.
+    """
+    wanted = range(len(demonstration.actions) + 1) if moments is None else moments
+    options = {"init_state": demonstration.init_state, "env_seed": demonstration.env_seed}
+    observation, _ = env.reset(options=options)
+    if 0 in wanted:
+        yield observation
+    for moment, action in enumerate(demonstration.actions, start=1):
+        env.observing = moment in wanted
+        observation, *_ = env.step(action)
+        if env.observing:
+            yield observation
+    if not np.array_equal(env.physics_state(), demonstration.final_state):
+        raise SimulatorError(
+            f"The replay of {demonstration.file_name} came to another state: it was recorded with "
+            f"{demonstration.versions}, here is {env.versions()}."
+        )
 
 
 def _file_name(task: int, init_state: int, env_seed: int) -> str:

@@ -32,41 +32,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrl_envs.errors import ConfigError, MissingExtraError
-from wmrl_envs.libero.demonstrations import Demonstration, replay
+from wmrl_envs.libero.demonstrations import Demonstration, replay_in
 from wmrl_envs.libero.env import LiberoEnv
 from wmrl_envs.libero.views import PictureView
 
-__all__ = ["PictureCache", "draw_pictures", "drawing_versions"]
+__all__ = ["PictureCache", "PictureDrawer", "drawing_versions"]
 
 FORMAT = 1
 Pictures = NDArray[np.uint8]
 Draw = Callable[[Demonstration, PictureView, NDArray[np.int64]], Pictures]
 
 
-def draw_pictures(demonstration: Demonstration, view: PictureView, moments: NDArray[np.int64]) -> Pictures:
-    """Draw moments of a demonstration, by simulating it again.
+class PictureDrawer:
+    """Draws moments of demonstrations, by simulating them again. Building a simulator takes as long as many
+    pictures, so that it is kept for the next episode of the same task; `close` it at the end."""
 
-    Args:
-        demonstration: The demonstration.
-        view: How its pictures are made.
-        moments: Actions taken before each picture, rising.
+    def __init__(self) -> None:
+        self._env: LiberoEnv | None = None
+        self._made_for: tuple[int, PictureView] | None = None
 
-    Returns:
-        Of shape (N, height, width, 3).
+    def __call__(
+        self, demonstration: Demonstration, view: PictureView, moments: NDArray[np.int64]
+    ) -> Pictures:
+        """Draw.
 
-    Raises:
-        MissingExtraError: LIBERO is not installed.
-        SimulatorError: It comes to another final state here, or nothing can be drawn.
-    """
-    shown = replay(
-        demonstration,
-        moments=frozenset(moments.tolist()),
-        observations="images",
-        cameras=(view.camera,),
-        image_size=view.image_size,
-        orientation=view.orientation,
-    )
-    return np.stack([one[f"{view.camera}_image"] for one in shown])
+        Args:
+            demonstration: The demonstration.
+            view: How its pictures are made.
+            moments: Actions taken before each picture, rising.
+
+        Returns:
+            Of shape (N, height, width, 3).
+
+        Raises:
+            MissingExtraError: LIBERO is not installed.
+            SimulatorError: It comes to another final state here, or nothing can be drawn.
+        """
+        shown = replay_in(self._built(demonstration.task, view), demonstration, frozenset(moments.tolist()))
+        return np.stack([one[f"{view.camera}_image"] for one in shown])
+
+    def close(self) -> None:
+        """Release the simulator."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _built(self, task: int, view: PictureView) -> LiberoEnv:
+        if self._env is None or self._made_for != (task, view):
+            self.close()
+            self._made_for = task, view
+            self._env = LiberoEnv(
+                task,
+                observations="images",
+                cameras=(view.camera,),
+                image_size=view.image_size,
+                orientation=view.orientation,
+            )
+        return self._env
 
 
 def drawing_versions() -> dict[str, str] | None:
@@ -87,7 +109,7 @@ class PictureCache:
     Args:
         folder: Where they are kept; it is made when the first are drawn.
         view: How they are made.
-        draw: Who draws.
+        draw: Who draws, such as a `PictureDrawer`.
         versions: Versions of who draws; None if they are not known, so that all that is there is taken.
     """
 
@@ -95,7 +117,7 @@ class PictureCache:
         self,
         folder: str | Path,
         view: PictureView,
-        draw: Draw = draw_pictures,
+        draw: Draw,
         versions: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = Path(folder)

@@ -12,7 +12,7 @@ from wmrl_envs.errors import ConfigError, MissingExtraError, SimulatorError
 from wmrl_envs.libero import pictures as module
 from wmrl_envs.libero.demonstrations import Demonstration, replay
 from wmrl_envs.libero.env import LiberoEnv
-from wmrl_envs.libero.pictures import PictureCache, drawing_versions
+from wmrl_envs.libero.pictures import PictureCache, PictureDrawer, drawing_versions
 from wmrl_envs.libero.views import PictureView
 
 from .installed import needs_libero
@@ -246,12 +246,16 @@ def played(init_state, steps, task=5, **changes):
 @needs_libero
 @pytest.mark.slow
 def test_pictures_are_those_of_a_replay_that_draws_everything(tmp_path):
-    episode = played(init_state=0, steps=6)
-    everything = [one["agentview_image"] for one in replay(episode, observations="images", image_size=32)]
-    moments = [0, 2, 5, 6]
-    kept = PictureCache(tmp_path, PictureView(image_size=32), versions=drawing_versions())
-    assert np.array_equal(kept.pictures(episode, moments), np.stack(everything)[moments])
+    episodes = [played(init_state=0, steps=6), played(init_state=3, steps=6)]
+    view, moments, drawer = PictureView(image_size=32), [0, 2, 5, 6], PictureDrawer()
+    kept = PictureCache(tmp_path, view, drawer, drawing_versions())
+    for episode in episodes:
+        kept.pictures(episode, moments)
+    shown = replay(episodes[1], observations="images", image_size=32)
+    everything = [one["agentview_image"] for one in shown]
+    assert np.array_equal(kept.pictures(episodes[1], moments), np.stack(everything)[moments])
     assert len({picture.tobytes() for picture in everything}) == len(everything) == 7
-    changed = dataclasses.replace(episode, final_state=episode.final_state + 1e-9)
+    changed = dataclasses.replace(episodes[0], final_state=episodes[0].final_state + 1e-9)
     with pytest.raises(SimulatorError, match="came to another state"):
         kept.pictures(changed, moments)
+    drawer.close()
