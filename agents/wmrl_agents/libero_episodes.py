@@ -29,7 +29,10 @@ def add_command(commands: Any) -> None:
     show.add_argument("--init-state", metavar="N", type=int, default=0, help="[0]")
     show.add_argument("--env-seed", metavar="N", type=int, default=0, help="[0]")
     show.add_argument("--horizon", metavar="N", type=int, help="actions at most [520, or the run's]")
-    show.add_argument("--size", metavar="PIXELS", type=int, help="height and width [128, or the run's]")
+    show.add_argument(
+        "--image-size", "--size", metavar="PIXELS", type=int, help="height and width [128, or the run's]"
+    )
+    show.add_argument("--camera", metavar="NAME", help="whose pictures [agentview, or the run's]")
     show.add_argument("--progress", metavar="NAME", help="the model of progress [the run's world model]")
     show.add_argument(
         "--out", metavar="DIR", type=Path, help="folder of the files [RUN/episodes, or episodes]"
@@ -59,7 +62,8 @@ def _show(options: argparse.Namespace) -> int:
         init_states=str(options.init_state),
         horizon=options.horizon or config.horizon,
         observations="both",
-        image_size=options.size or config.image_size,
+        image_size=options.image_size or config.image_size,
+        camera=options.camera or config.camera,
     )
     suite = load_suite(config)
     policy = load_robot_policy(config, newest_weights(run_dir, config.policy) if known else options.policy)

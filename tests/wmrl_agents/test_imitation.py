@@ -19,6 +19,7 @@ from wmrl_agents.policies.vla.imitation import (
 from wmrl_agents.policies.vla.records import Observation
 from wmrl_agents.policies.vla.small_vla import SmallVLA
 from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_envs.libero.views import PictureView
 
 SMALL = {"steps": 6, "batch_size": 16, "hidden": 16, "codes": 8, "report_every": 2, "checkpoint_every": 3}
 
@@ -36,6 +37,12 @@ def reach(seed, pictures=False, states=True):
         hand = hand + 0.1 * move
     images = generator.integers(0, 256, (24, 16, 16, 3), dtype=np.uint8) if pictures else None
     return Demonstrated("reach", np.array(actions), np.array(seen) if states else None, images)
+
+
+def seldom(seed, every):
+    """The same, seen at some of its steps alone."""
+    one = reach(seed, pictures=True)
+    return Demonstrated(one.task, one.actions, one.states[::every], one.images[::every], every)
 
 
 def config(**changes):
@@ -180,16 +187,37 @@ def test_it_learns_to_reach_where_it_was_never_shown(tmp_path):
         (Demonstrated("reach", np.zeros((0, 7)), np.zeros((0, 6))), "actions are of shape"),
         (Demonstrated("reach", np.full((4, 7), 2.0), np.zeros((4, 6))), r"not in \[-1, 1\]"),
         (Demonstrated("reach", np.full((4, 7), np.nan), np.zeros((4, 6))), r"not in \[-1, 1\]"),
-        (Demonstrated("reach", np.zeros((4, 7)), np.zeros((3, 6))), "shows less than there are actions"),
+        (Demonstrated("reach", np.zeros((4, 7)), np.zeros((3, 6))), "shows less than there are examples"),
         (Demonstrated("reach", np.zeros((4, 7)), np.zeros((4, 5))), "unlike those of the first one"),
         (Demonstrated("reach", np.zeros((4, 7))), "other things than the first one"),
         (reach(0, pictures=True), "other things than the first one"),
+        (Demonstrated("reach", np.zeros((5, 7)), np.zeros((2, 6)), every=2), "less than there are examples"),
     ],
 )
 def test_what_cannot_be_learned_from_is_named(tmp_path, bad, sentence):
     with pytest.raises(ConfigError, match=f"Demonstration 1 .*{sentence}"):
         Imitation([reach(0), bad], tmp_path, config())
     assert not (tmp_path / "sft.json").exists()
+
+
+def test_pictures_are_all_of_one_shape(tmp_path):
+    small = reach(1, pictures=True)
+    small = Demonstrated(small.task, small.actions, small.states, small.images[:, :8, :8])
+    with pytest.raises(ConfigError, match=r"Demonstration 1 .* pictures are of shape \(8, 8, 3\)"):
+        Imitation([reach(0, pictures=True), small], tmp_path, config())
+
+
+def test_steps_that_nobody_saw_are_no_examples_but_belong_to_chunks(tmp_path):
+    episodes = [seldom(0, 5), seldom(1, 7)]
+    run = Imitation(episodes, tmp_path, config(held_out=0.0), view=PictureView(image_size=16))
+    whole = [chunks_of(reach(0).actions)[[0, 5, 10, 15, 20]], chunks_of(reach(1).actions)[[0, 7, 14, 21]]]
+    assert np.array_equal(run._train.chunks, np.concatenate(whole))
+    tasks, seen = run._train.at(np.array([1, 8]))
+    assert tasks == ["reach", "reach"]
+    assert np.array_equal(seen[0].image, reach(0, pictures=True).images[5])
+    assert seen[1].state == pytest.approx(reach(1).states[21])
+    policy = SmallVLA.load(run.run())
+    assert policy.view == PictureView(image_size=16)
 
 
 def test_nothing_and_blind_demonstrations_are_refused(tmp_path):

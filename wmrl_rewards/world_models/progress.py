@@ -23,8 +23,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -36,6 +36,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from wmrl_envs.errors import ConfigError, WMRLError, in_one_line
+from wmrl_envs.libero.views import PictureView
 from wmrl_rewards.errors import RewardError
 from wmrl_rewards.prediction import PredictionRequest
 from wmrl_rewards.world_models.progress_values import (
@@ -79,6 +80,7 @@ class ProgressModel(ProgressWorldModel):
         tasks: The tasks that it is to know.
         observed: What frames are: ``images`` or ``states``.
         state_size: Number of values of a state; needed for states.
+        view: How images are made, if it is known: it was trained on such, and judges no others.
         hidden: Width of the network.
         reduction: How a score is made of the eight values; see `progress_values`.
         seed: Decides the first weights.
@@ -103,6 +105,7 @@ class ProgressModel(ProgressWorldModel):
         *,
         observed: Observed = "images",
         state_size: int | None = None,
+        view: PictureView | Mapping[str, Any] | None = None,
         hidden: int = 64,
         reduction: Reduction = "potential",
         seed: int = 0,
@@ -114,6 +117,9 @@ class ProgressModel(ProgressWorldModel):
             raise ConfigError(f"observed must be 'images' or 'states', not {observed!r}.")
         if hidden < 1 or (observed == "states") != (state_size is not None and state_size > 0):
             raise ConfigError("hidden must be at least 1; state_size goes with states, and only with them.")
+        if view is not None and observed != "images":
+            raise ConfigError("A progress model that reads states has no view of pictures.")
+        self.view = PictureView(**view) if isinstance(view, Mapping) else view
         self.tasks = tuple(tasks)
         self.observed = observed
         self.state_size = state_size
@@ -238,12 +244,13 @@ class ProgressModel(ProgressWorldModel):
         return model
 
     def _settings(self) -> dict[str, Any]:
-        return {
+        settings = {
             "tasks": list(self.tasks),
             "observed": self.observed,
             "state_size": self.state_size,
             "hidden": self.hidden,
         }
+        return settings if self.view is None else {**settings, "view": asdict(self.view)}
 
     def _fault(self, task: str, frames: Any) -> str | None:
         if not self.fitted:
@@ -254,12 +261,20 @@ class ProgressModel(ProgressWorldModel):
 
     def _frames_fault(self, frames: Any) -> str | None:
         if self.observed == "images" or frames is None:
-            return image_fault(frames)
+            return image_fault(frames) or self._view_fault(frames)
         if not isinstance(frames, np.ndarray) or not np.issubdtype(frames.dtype, np.floating):
             return "frames must be a numpy array of numbers: the progress model reads states."
         if frames.ndim != 2 or frames.shape[1] != self.state_size or not len(frames):
             return f"frames must be states of shape (T, {self.state_size}), not {frames.shape}."
         return None if np.isfinite(frames).all() else "frames hold a number that is not finite."
+
+    def _view_fault(self, frames: Any) -> str | None:
+        if self.view is None or frames.shape[1:3] == (self.view.image_size,) * 2:
+            return None
+        return (
+            f"The progress model was trained on pictures of {self.view.image_size} x {self.view.image_size} "
+            f"pixels, and is shown some of {frames.shape[1]} x {frames.shape[2]}."
+        )
 
     def _learnable(self, number: int, rollout: ProgressRollout) -> NDArray[Any]:
         fault = self._frames_fault(rollout.frames)

@@ -92,6 +92,10 @@ class GRPOConfig:
     """What is seen of the scene, by the policy and by its world model: numbers, pictures, or both."""
     image_size: int = 128
     """Height and width of these pictures."""
+    camera: Literal["agentview", "robot0_eye_in_hand", "frontview", "birdview", "sideview", "galleryview"] = (
+        "agentview"
+    )
+    """Whose pictures."""
     simulators: int = 1
     """Simulators at once, each in a process of its own; 1 simulates in this process."""
 

@@ -17,10 +17,11 @@ from wmrl_agents.policies.vla.libero_view import libero_observation
 from wmrl_agents.policies.vla.records import Observation
 from wmrl_envs.action_chunks import ActionChunks
 from wmrl_envs.errors import ConfigError
+from wmrl_envs.libero.views import Orientation, PictureView
 
-__all__ = ["RobotStart", "RobotSuite", "draw_starts", "load_suite", "numbers"]
+__all__ = ["RobotStart", "RobotSuite", "draw_starts", "load_suite", "numbers", "view_of"]
 
-CAMERA = "agentview"
+ORIENTATION: Orientation = "vertical_flip"  # what MiniVLA, Robometer and small models of ours were trained on
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,12 @@ def load_suite(config: GRPOConfig) -> RobotSuite:
     tasks = numbers(config.libero_tasks, "libero_tasks", len(TASKS))
     settings = {
         "observations": config.observations,
-        "cameras": (CAMERA,),
+        "cameras": (config.camera,),
         "image_size": config.image_size,
+        "orientation": ORIENTATION,
         "horizon": config.horizon,
     }
-    camera = None if config.observations == "state" else CAMERA
+    camera = None if config.observations == "state" else config.camera
     return RobotSuite(
         name=config.task_suite,
         instructions={task: TASKS[task].instruction for task in tasks},
@@ -134,6 +136,11 @@ def load_suite(config: GRPOConfig) -> RobotSuite:
         make_env=partial(_libero_env, settings),
         observe=partial(libero_observation, camera=camera),
     )
+
+
+def view_of(config: GRPOConfig) -> PictureView:
+    """How the pictures of a run are made."""
+    return PictureView(config.camera, config.image_size, ORIENTATION)
 
 
 def _libero_env(settings: Mapping[str, Any], task: int) -> gym.Env[Any, Any]:

@@ -32,8 +32,11 @@ from wmrl_agents.policies.vla.imitation_config import ImitationConfig
 from wmrl_agents.policies.vla.records import Observation
 from wmrl_agents.policies.vla.small_vla import SmallVLA
 from wmrl_envs.errors import ConfigError, WMRLError
+from wmrl_envs.libero.views import PictureView
 
 __all__ = ["Demonstrated", "Imitation", "ImitationConfig", "chunks_of", "newest_policy"]
+
+_BEFORE_PICTURES = {"observations": "state"}  # what runs were that do not say
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +48,20 @@ class Demonstrated:
         actions: Of shape (T, 7), in [-1, 1].
         states: What was seen before each action, of shape (T, D) or longer; None without.
         images: Likewise pictures, uint8 of shape (T, H, W, 3) or longer.
+        every: Steps from one example to the next; the first step is one. ``states`` and ``images`` show the
+            steps that are examples and no others, while all actions are given.
     """
 
     task: str
     actions: NDArray[Any]
     states: NDArray[Any] | None = None
     images: NDArray[Any] | None = None
+    every: int = 1
+
+    @property
+    def num_examples(self) -> int:
+        """Steps that are examples."""
+        return len(range(0, len(self.actions), self.every))
 
 
 def chunks_of(actions: NDArray[Any], length: int = CHUNK_LENGTH) -> NDArray[np.float32]:
@@ -81,6 +92,7 @@ class Imitation:
         episodes: Demonstrations, all with states, or with pictures, or with both.
         run_dir: Folder of the run; one that exists is gone on with, if its settings are these.
         config: Settings.
+        view: How their pictures are made, which is kept with the policy.
         report: Called with each line, a dict; it is written to ``metrics.jsonl`` besides.
 
     Raises:
@@ -93,8 +105,10 @@ class Imitation:
         run_dir: str | os.PathLike[str],
         config: ImitationConfig | None = None,
         report: Callable[[dict[str, Any]], None] | None = None,
+        view: PictureView | None = None,
     ) -> None:
         self.config = ImitationConfig() if config is None else config
+        self.view = view
         self.run_dir = Path(run_dir)
         self.report = report
         _check(episodes)
@@ -180,14 +194,20 @@ class Imitation:
 
     def _claim(self, episodes: Sequence[Demonstrated]) -> None:
         """Begin a folder, or see that it is this run's."""
-        about = {**asdict(self.config), "episodes": len(episodes), "examples": len(self._train)}
+        about = {
+            **asdict(self.config),
+            "episodes": len(episodes),
+            "examples": len(self._train),
+            "observations": _shown(episodes[0]),
+            "view": None if self.view is None else asdict(self.view),
+        }
         path = self.run_dir / "sft.json"
         if path.is_file():
             before = json.loads(path.read_text(encoding="utf-8"))
             changed = [
                 f"{name}: {before.get(name)} -> {value}"
                 for name, value in about.items()
-                if before.get(name) != value
+                if before.get(name, _BEFORE_PICTURES.get(name)) != value
             ]
             if changed:
                 raise ConfigError(
@@ -208,6 +228,7 @@ class Imitation:
             codec,
             state_size=None if train.states is None else train.states.shape[1],
             pictures=train.images is not None,
+            view=self.view,
             hidden=config.hidden,
             dropout=config.dropout,
             seed=config.seed,
@@ -256,13 +277,13 @@ class _Examples:
     """Every step of some episodes."""
 
     def __init__(self, episodes: Sequence[Demonstrated]) -> None:
-        self.tasks = [one.task for one in episodes for _ in range(len(one.actions))]
+        self.tasks = [one.task for one in episodes for _ in range(one.num_examples)]
         self.chunks = np.zeros((0, CHUNK_LENGTH, ACTION_SIZE), dtype=np.float32)
         self.states = self.images = None
         if episodes:
-            self.chunks = np.concatenate([chunks_of(one.actions) for one in episodes])
-            self.states = _joined([(one.states, len(one.actions)) for one in episodes], np.float32)
-            self.images = _joined([(one.images, len(one.actions)) for one in episodes], np.uint8)
+            self.chunks = np.concatenate([chunks_of(one.actions)[:: one.every] for one in episodes])
+            self.states = _joined([(one.states, one.num_examples) for one in episodes], np.float32)
+            self.images = _joined([(one.images, one.num_examples) for one in episodes], np.uint8)
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -308,10 +329,16 @@ def _faults(episodes: Sequence[Demonstrated]) -> Iterator[tuple[int, str]]:
             yield number, "it shows other things than the first one"
         elif one.states is None and one.images is None:
             yield number, "it shows neither states nor pictures"
-        elif any(seen is not None and len(seen) < len(one.actions) for seen in (one.states, one.images)):
-            yield number, "it shows less than there are actions"
+        elif any(seen is not None and len(seen) < one.num_examples for seen in (one.states, one.images)):
+            yield number, "it shows less than there are examples"
         elif _width(one.states) != _width(first.states):
             yield number, f"its states have {_width(one.states)} numbers, unlike those of the first one"
+        elif _width(one.images) != _width(first.images):
+            yield number, f"its pictures are of shape {_width(one.images)}, unlike those of the first one"
+
+
+def _shown(episode: Demonstrated) -> str:
+    return "state" if episode.images is None else "images" if episode.states is None else "both"
 
 
 def _width(states: NDArray[Any] | None) -> tuple[int, ...] | None:

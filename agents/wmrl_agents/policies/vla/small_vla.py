@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from wmrl_agents.policies.vla.action_tokens import ActionCodec, ResidualCodec
 from wmrl_agents.policies.vla.chunk_policy import ChunkPolicy
 from wmrl_agents.policies.vla.records import Observation
 from wmrl_envs.errors import ConfigError, WMRLError, in_one_line
+from wmrl_envs.libero.views import PictureView
 
 __all__ = ["SmallVLA"]
 
@@ -45,6 +47,7 @@ class SmallVLA(ChunkPolicy):
         codec: What its tokens mean.
         state_size: Numbers of a state; None if it reads none.
         pictures: Whether it looks at pictures.
+        view: How these are made, if it is known: it was trained on such, and is shown no others.
         hidden: Width of the network.
         dropout: Share of the context's numbers that supervised training leaves out; acting and GRPO see all.
         temperature: Temperature of the policy, above 0.
@@ -72,6 +75,7 @@ class SmallVLA(ChunkPolicy):
         *,
         state_size: int | None = None,
         pictures: bool = False,
+        view: PictureView | Mapping[str, Any] | None = None,
         hidden: int = 256,
         dropout: float = 0.0,
         temperature: float = 1.0,
@@ -85,11 +89,14 @@ class SmallVLA(ChunkPolicy):
             raise ConfigError("A policy must see something: give state_size, or pictures=True.")
         if hidden < 1 or (state_size is not None and state_size < 1):
             raise ConfigError("hidden and state_size must be at least 1.")
+        if view is not None and not pictures:
+            raise ConfigError("A policy that looks at no pictures has no view of them.")
         if not 0 <= dropout < 1:
             raise ConfigError(f"dropout must be at least 0 and below 1, not {dropout}.")
         self.tasks = tuple(tasks)
         self.state_size = state_size
         self.pictures = pictures
+        self.view = PictureView(**view) if isinstance(view, Mapping) else view
         self.hidden = hidden
         self.dropout = dropout
         with torch.random.fork_rng(devices=[]):
@@ -109,6 +116,11 @@ class SmallVLA(ChunkPolicy):
             raise ConfigError(f"The policy reads states of {self.state_size} numbers, not of shape {shape}.")
         if self.pictures and (image is None or image.ndim != 3 or image.dtype != np.uint8):
             raise ConfigError("The policy looks at pictures: uint8 of shape (H, W, 3).")
+        if self.view is not None and image is not None and image.shape[:2] != (self.view.image_size,) * 2:
+            raise ConfigError(
+                f"The policy was trained on pictures of {self.view.image_size} x {self.view.image_size} "
+                f"pixels, and is shown one of {image.shape[0]} x {image.shape[1]}."
+            )
 
     def standardise(self, states: ArrayLike) -> None:
         """Learn mean and spread of the states, of shape (N, D), that training will show."""
@@ -157,6 +169,7 @@ class SmallVLA(ChunkPolicy):
             "tasks": list(self.tasks),
             "state_size": self.state_size,
             "pictures": self.pictures,
+            "view": None if self.view is None else asdict(self.view),
             "hidden": self.hidden,
             "dropout": self.dropout,
             "temperature": self.temperature,
