@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.wmrl_envs.libero.installed import needs_libero
+from tests.wmrl_envs.libero.installed import needs_libero, played
 from wmrl_agents.cli import main
 from wmrl_agents.grpo.checkpoint import latest_checkpoint
 from wmrl_agents.policies.vla.action_tokens import ResidualCodec
 from wmrl_agents.policies.vla.libero_view import STATE_SIZE
 from wmrl_agents.policies.vla.small_vla import SmallVLA
 from wmrl_agents.runs import read_metrics
+from wmrl_envs.libero.demonstrations import save_demonstration
 from wmrl_envs.libero.tasks import TASKS
+from wmrl_envs.libero.views import PictureView
 from wmrl_rewards import ProgressModel, ProgressRollout
 
 WORDS = TASKS[5].instruction
@@ -83,3 +85,34 @@ def test_pictures_are_seen_too(models, tmp_path):
     assert {path.name for path in (tmp_path / "run" / "episodes").iterdir()} == {
         f"task-5-state-07-seed-0.{ending}" for ending in ("gif", "png", "json")
     }
+
+
+@needs_libero
+@pytest.mark.slow
+def test_from_demonstrations_to_pictures_to_models_to_a_run(tmp_path, capsys):
+    for state in (0, 1):
+        save_demonstration(tmp_path / "demos", played(state, steps=12))
+    shown = ["--demos", str(tmp_path / "demos"), "--tasks", "5", "--observations", "images"]
+    shown += ["--image-size", "32"]
+    small = ["--steps", "4", "--batch-size", "8", "--hidden", "8", "--codes", "4", "--held-out", "0"]
+    assert main(["libero", "sft", *shown, *small, "--run-dir", str(tmp_path / "sft")]) == 0
+    assert "Drew 3 pictures of task-5/init-01-seed-0.npz" in capsys.readouterr().out
+    assert main(["libero", "progress", *shown, "--steps", "2", "--out", str(tmp_path / "progress")]) == 0
+    # Before actions 0 and 8 they are there; the end is new.
+    assert "Drew 1 pictures of task-5/init-01-seed-0.npz" in capsys.readouterr().out
+    assert main(["libero", "sft", *shown, *small, "--run-dir", str(tmp_path / "again")]) == 0
+    assert "Drew" not in capsys.readouterr().out
+    first, again = (SmallVLA.load(tmp_path / name / "checkpoints" / "step-4") for name in ("sft", "again"))
+    assert first.view == PictureView(image_size=32)
+    weights = [policy.network.state_dict() for policy in (first, again)]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+    settings = {"policy": tmp_path / "sft", "world-model": tmp_path / "progress", "observations": "images"}
+    settings |= {"steps": "1", "groups-per-step": "1", "anchor-fraction": "1", "simulators": "1"}
+    train(tmp_path, tmp_path / "run", **settings, **{"image-size": "32"})
+    [step] = read_metrics(tmp_path / "run")
+    assert (step["turns"], step["missing"], step["rescued"]) == (4, 0, 0)
+    capsys.readouterr()
+    asked = ["--suite", "libero_10", "--states", "0", "--image-size", "64"]
+    assert main(["evaluate", str(tmp_path / "run"), *asked]) == 2
+    assert "with image_size 32, not 64: say --image-size 32" in " ".join(capsys.readouterr().err.split())

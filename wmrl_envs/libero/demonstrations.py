@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrl_envs.errors import ConfigError, MissingExtraError, SimulatorError
+from wmrl_envs.libero.arm import Vector
 from wmrl_envs.libero.env import LiberoEnv, Observation
 from wmrl_envs.libero.scripted import expert_actions
 from wmrl_envs.libero.tasks import INIT_STATES, MAX_JOINTS, MAX_OBJECTS, libero_task

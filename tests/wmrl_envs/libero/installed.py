@@ -1,11 +1,15 @@
-"""Where LIBERO is not installed, the tests that simulate say so and are skipped."""
+"""Where LIBERO is not installed, the tests that simulate say so and are skipped; what they share."""
 
 import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from wmrl_envs.libero.demonstrations import Demonstration
+from wmrl_envs.libero.env import LiberoEnv
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
@@ -30,3 +34,25 @@ def run_python(*arguments, timeout=300, **environment):
         timeout=timeout,
         check=False,
     )
+
+
+def played(init_state, steps, task=5):
+    """An episode of random actions in the simulator; whatever came of it, it is taken for a success."""
+    env = LiberoEnv(task)
+    observation, _ = env.reset(options={"init_state": init_state, "env_seed": 0})
+    actions = np.random.default_rng(init_state).uniform(-1, 1, (steps, 7))
+    seen = [observation, *(env.step(action)[0] for action in actions)]
+    episode = Demonstration(
+        task=task,
+        init_state=init_state,
+        env_seed=0,
+        noise=0.0,
+        success=True,
+        versions=env.versions(),
+        actions=actions,
+        intended=actions,
+        final_state=env.physics_state(),
+        **{name: np.stack([one[name] for one in seen]) for name in ("robot", "objects", "joints")},
+    )
+    env.close()
+    return episode

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from wmrl_envs.errors import ConfigError, MissingExtraError, SimulatorError
 from wmrl_envs.libero import pictures as module
-from wmrl_envs.libero.demonstrations import Demonstration, replay
-from wmrl_envs.libero.env import LiberoEnv
+from wmrl_envs.libero.demonstrations import replay
 from wmrl_envs.libero.pictures import PictureCache, PictureDrawer, drawing_versions
 from wmrl_envs.libero.views import PictureView
 
-from .installed import needs_libero
+from .installed import needs_libero, played
 from .test_demonstrations import made_up
 
 VIEW = PictureView(image_size=4)
@@ -219,28 +218,6 @@ def test_without_libero_no_version_is_known(monkeypatch):
 
     monkeypatch.setattr(module, "LiberoEnv", Missing)
     assert drawing_versions() is None
-
-
-def played(init_state, steps, task=5, **changes):
-    """An episode of random actions in the simulator; whatever came of it, it is taken for a success."""
-    env = LiberoEnv(task)
-    observation, _ = env.reset(options={"init_state": init_state, "env_seed": 0})
-    actions = np.random.default_rng(init_state).uniform(-1, 1, (steps, 7))
-    seen = [observation, *(env.step(action)[0] for action in actions)]
-    episode = Demonstration(
-        task=task,
-        init_state=init_state,
-        env_seed=0,
-        noise=0.0,
-        success=True,
-        versions=env.versions(),
-        actions=actions,
-        intended=actions,
-        final_state=env.physics_state(),
-        **{name: np.stack([one[name] for one in seen]) for name in ("robot", "objects", "joints")},
-    )
-    env.close()
-    return dataclasses.replace(episode, **changes)
 
 
 @needs_libero
