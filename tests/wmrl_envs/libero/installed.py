@@ -10,6 +10,7 @@ import pytest
 
 from wmrl_envs.libero.demonstrations import Demonstration
 from wmrl_envs.libero.env import LiberoEnv
+from wmrl_envs.libero.rendering import choose_backend
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
@@ -56,3 +57,24 @@ def played(init_state, steps, task=5):
     )
     env.close()
     return episode
+
+
+def random_actions(count, seed=1):
+    return np.random.default_rng(seed).uniform(-1, 1, (count, 7))
+
+
+def raw(tmp_path, task, *size):
+    """What LIBERO's own environment comes to with initial state 3 and seed 1, in a process of its own."""
+    backend = choose_backend()
+    done = run_python(
+        HERE / "raw_libero.py",
+        task,
+        3,
+        1,
+        tmp_path / "raw.npz",
+        *size,
+        MUJOCO_GL=backend,
+        PYOPENGL_PLATFORM=backend,
+    )
+    assert done.returncode == 0, done.stderr
+    return np.load(tmp_path / "raw.npz")

@@ -13,54 +13,16 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 import wmrl_envs  # noqa: F401  (registers the environments)
-from wmrl_envs.action_chunks import ActionChunks
 from wmrl_envs.errors import ConfigError, SimulatorError
 from wmrl_envs.libero.env import LiberoEnv
-from wmrl_envs.libero.rendering import choose_backend
 from wmrl_envs.libero.tasks import TASKS
 
-from .installed import HERE, needs_libero, run_python
+from .installed import needs_libero, random_actions, raw, run_python
 
 pytestmark = [needs_libero, pytest.mark.slow]
 
 ID = "wmrl/LiberoLong-v0"
 EVERY_TASK = pytest.mark.parametrize("task", range(10))
-CAMERAS = ("agentview", "robot0_eye_in_hand")
-
-
-def random_actions(count, seed=1):
-    return np.random.default_rng(seed).uniform(-1, 1, (count, 7))
-
-
-@pytest.fixture
-def make():
-    """Makes environments and closes them."""
-    made = []
-
-    def one(task=0, **settings):
-        made.append(LiberoEnv(task, **settings))
-        return made[-1]
-
-    yield one
-    for env in made:
-        env.close()
-
-
-def raw(tmp_path, task, *size):
-    """What LIBERO's own environment comes to with initial state 3 and seed 1, in a process of its own."""
-    backend = choose_backend()
-    done = run_python(
-        HERE / "raw_libero.py",
-        task,
-        3,
-        1,
-        tmp_path / "raw.npz",
-        *size,
-        MUJOCO_GL=backend,
-        PYOPENGL_PLATFORM=backend,
-    )
-    assert done.returncode == 0, done.stderr
-    return np.load(tmp_path / "raw.npz")
 
 
 def sim_state(env):
@@ -93,20 +55,6 @@ def check_observation(env, observation, original):
     for row, name in enumerate(moved):
         pose = np.concatenate([original[f"{name}_pos"], original[f"{name}_quat"]])
         assert np.array_equal(observation["objects"][row], pose.astype(np.float32))
-
-
-@pytest.mark.parametrize("task", [2, 8])
-def test_pictures_are_liberos_own_pixel_for_pixel(tmp_path, make, task):
-    original = raw(tmp_path, task, 48)
-    env = make(task, observations="images", cameras=CAMERAS, image_size=48, orientation="none")
-    for _ in range(2):
-        env.reset(seed=1, options={"init_state": 3})
-        env.observing = False
-        for action in random_actions(len(original["states"]) - 1):
-            env.step(action)
-        env.observing = True
-        for camera in CAMERAS:
-            assert np.array_equal(env.observation()[f"{camera}_image"], original[f"{camera}_image"])
 
 
 def digest(env, *arrays):
@@ -246,51 +194,6 @@ def test_actions_out_of_range_are_clipped(make):
     assert len(found) == 1
 
 
-def test_pictures_are_drawn_only_where_somebody_looks(make, monkeypatch):
-    env = make(0, observations="both", image_size=32)
-    env.reset(seed=0)
-    drawn = []
-    draw = type(env.simulator).draw
-    monkeypatch.setattr(type(env.simulator), "draw", lambda *a, **k: drawn.append(1) or draw(*a, **k))
-    chunks = ActionChunks(env, 4)
-    seen, *_ = chunks.step(random_actions(4))
-    assert len(drawn) == 1
-    assert np.array_equal(seen["agentview_image"], env.observation()["agentview_image"])
-
-
-def test_nothing_is_drawn_for_the_state(make, monkeypatch):
-    env = make(0)
-    env.reset(seed=0)
-    env.step(np.zeros(7))
-    assert env.simulator._renderer is None
-    assert env.render_mode is None
-
-
-def test_two_environments_in_one_process_draw_their_own_pictures(make):
-    settings = {"observations": "images", "image_size": 32}
-    alone = []
-    for task in (0, 5):
-        env = make(task, **settings)
-        alone.append(env.reset(seed=0, options={"init_state": 2})[0]["agentview_image"])
-        env.close()
-    both = [make(task, **settings) for task in (0, 5)]
-    for _ in range(2):
-        for env, picture in zip(both, alone, strict=True):
-            seen, _ = env.reset(seed=0, options={"init_state": 2})
-            assert np.array_equal(seen["agentview_image"], picture)
-    both[0].close()
-    assert np.array_equal(both[1].observation()["agentview_image"], alone[1])
-
-
-def test_render_gives_an_upright_picture_of_now(make):
-    env = make(0, render_mode="rgb_array")
-    env.reset(seed=0)
-    picture = env.render()
-    assert (picture.shape, picture.dtype) == ((256, 256, 3), np.uint8)
-    assert np.array_equal(picture, env.picture(size=256, orientation="none")[::-1])
-    assert picture[:60].mean() != picture[-60:].mean()
-
-
 def test_a_caller_may_write_into_what_it_was_given(make):
     env = make(0, observations="both", image_size=32)
     seen, _ = env.reset(seed=0)
@@ -358,29 +261,6 @@ def test_nothing_is_asked_and_nothing_left_in_the_home(tmp_path):
     assert done.stderr == ""
     assert list(home.rglob("*")) == []
     assert list(temporary.rglob("*")) == []
-
-
-NO_GL = """
-import sys
-from wmrl_envs.errors import SimulatorError
-from wmrl_envs.libero import rendering
-from wmrl_envs.libero.env import LiberoEnv
-LiberoEnv(0).reset(seed=0)
-print("simulated")
-try:
-    LiberoEnv(0, observations="images").reset(seed=0)
-except SimulatorError as error:
-    print(error)
-"""
-
-
-def test_without_an_opengl_library_it_simulates_and_says_why_it_cannot_draw(tmp_path):
-    (tmp_path / "OpenGL").mkdir()
-    (tmp_path / "OpenGL/__init__.py").write_text("raise ImportError('Unable to load EGL library')\n")
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{NO_GL}"
-    done = run_python("-c", program, PYTHONSAFEPATH="")
-    simulated, *_ = done.stdout.splitlines()
-    assert simulated == "simulated"
 
 
 def test_sixty_resets_keep_the_memory(make):
