@@ -17,11 +17,9 @@ was at.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
+import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -181,15 +179,14 @@ class PictureCache:
         path.parent.mkdir(parents=True, exist_ok=True)
         about = {"key": _key(demonstration, self.view), "drawn_with": self._versions}
         # A name of its own, because another process may draw the same episode.
-        handle, unfinished = tempfile.mkstemp(".unfinished", f"{path.stem}-", path.parent)
+        unfinished = path.with_name(f"{path.stem}-{uuid.uuid4().hex}.unfinished")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with unfinished.open("wb") as file:
                 content = {"moments": moments, "pictures": pictures, "about": np.array(json.dumps(about))}
                 np.savez_compressed(file, **cast(dict[str, Any], content))
-            os.replace(unfinished, path)
+            unfinished.replace(path)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(unfinished)
+            unfinished.unlink(missing_ok=True)
 
 
 def _key(demonstration: Demonstration, view: PictureView) -> str:
