@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.stubs import tiny_language_model, tiny_tokenizer
 from wmrl_agents.policies import resolve_model
+from wmrl_agents.policies.language_model import LanguageModelPolicy
 from wmrl_agents.policies.tiny_coder import build
 from wmrl_agents.policies.tiny_coder.auxiliary import write_auxiliary_tasks
 from wmrl_agents.policies.tiny_coder.corpus import Execution, world_model_dialogues
@@ -16,10 +17,10 @@ from wmrl_agents.policies.tiny_coder.executions import execute_all
 from wmrl_agents.policies.tiny_coder.grammar import MISTAKES, TaskShape, repair, sample_plan, write_script
 from wmrl_agents.policies.tiny_coder.model import ASSISTANT, encode
 from wmrl_envs.autoresearch import load_competition
-from wmrl_envs.autoresearch.prompts import task_text
+from wmrl_envs.autoresearch.prompts import AGENT_SYSTEM_PROMPT, task_text
 from wmrl_envs.evaluation import Evaluation, Grade, Outcome
 from wmrl_rewards import LanguageModelWorldModel, PredictionRequest, check_world_model
-from wmrl_rewards.language_models import HuggingFaceModel, Sampling
+from wmrl_rewards.language_models import HuggingFaceModel, Message, Sampling
 
 STATUS = {
     "missing_import": "error",
@@ -136,6 +137,14 @@ def test_the_bundled_world_model_is_asked_in_the_words_that_it_was_trained_on(bu
     ids = bundled.model.chat.prompt([asked])
     spelled = encode(bundled.model.tokenizer, [asked])[0]
     assert ids == [*spelled, bundled.model.tokenizer.vocab[ASSISTANT]]
+
+
+def test_the_bundled_agent_is_asked_in_the_words_that_it_was_trained_on():
+    policy = LanguageModelPolicy(resolve_model("tiny-coder"), max_new_tokens=8, device="cpu")
+    task = task_text(load_competition("bike-hours"))
+    spelled = encode(policy.tokenizer, [Message(role="user", content=task)])[0]
+    expected = (*spelled, policy.tokenizer.vocab[ASSISTANT])
+    assert policy.begin(AGENT_SYSTEM_PROMPT, task).token_ids == expected
 
 
 def test_the_bundled_world_model_answers_in_the_form_that_it_was_trained_on(bundled):

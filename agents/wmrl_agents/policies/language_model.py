@@ -218,8 +218,12 @@ class LanguageModelPolicy:
             self._masters.round()
 
     def begin(self, system: str, user: str) -> Prompt:
-        """Token record of a new dialogue, ready for the first reply; an empty system prompt is left out."""
-        return _given(self.language_model.chat.prompt(opening(system, user)))
+        """Token record of a new dialogue, ready for the first reply.
+
+        An empty system prompt is left out, and so is any where the model was trained for one job without one.
+        """
+        chat = self.language_model.chat
+        return _given(chat.prompt(opening(system if chat.takes_instructions else "", user)))
 
     def extend(self, sample: Sample, user: str) -> Prompt:
         """The record after a reply with the environment's next message appended.

@@ -170,6 +170,8 @@ def _train_agent(
     questions = list(world_model_dialogues(executions, 1500, rng))
     texts = [message["content"] for dialogue in (*corpus[:3000], *questions) for message in dialogue[-3:]]
     tokenizer = train_tokenizer(texts)
+    # Instructions that they have never seen would only put the two models off.
+    tokenizer.init_kwargs["takes_instructions"] = False
     model = new_model(tokenizer, config.seed)
     _fit("agent", model, tokenizer, corpus, (config.agent_steps, config.agent_learning_rate), config)
     _save(model, tokenizer, folder)
@@ -189,8 +191,6 @@ def _train_world_model(
     corpus = [dialogue for kind in executions for dialogue in world_model_dialogues(kind, share, rng)]
     pace = (config.world_model_steps, config.world_model_learning_rate)
     _fit("world model", model, tokenizer, corpus, pace, config)
-    # Instructions that it has never seen would only put it off.
-    tokenizer.init_kwargs["takes_instructions"] = False
     _save(model, tokenizer, folder)
 
 
