@@ -7,20 +7,14 @@ takes no time and gives a score that follows from the program's text, so that hu
     python benchmarks/steadiness.py                       # 200 steps
     python benchmarks/steadiness.py --steps 40 --audit
 
-Prints a JSON object and exits with 1 if memory in use grew by more than 2 % after step 20, or if the median
+Prints a JSON object and exits with 1 if resident memory grew by more than 2 % after step 20, or if the median
 step among the last 50 took more than 10 % longer or shorter than among steps 20 to 69. Time is that of
 the processor on this process, which has one thread: other programs on the machine do not count.
-
-Memory in use is resident memory without what the C library's heap holds free. A step frees its activations,
-and the heap gives back to the system only what lies at its end: one small object behind a free stretch keeps
-that resident until it is used again. How much that is changes from step to step and is no leak; resident
-memory is printed beside.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import sys
@@ -84,58 +78,31 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class _HeapInfo(ctypes.Structure):
-    """glibc's ``struct mallinfo2``, see mallinfo(3)."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-
-
-def free_heap_bytes() -> int:
-    """Bytes that the C library's heap holds free; 0 where it cannot say (before glibc 2.33, musl)."""
-    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if ask is None:
-        return 0
-    ask.restype = _HeapInfo
-    return int(ask().fordblks)
-
-
-def measure(config: GRPOConfig, run_dir: Path) -> tuple[list[int], list[int], list[float]]:
-    """Bytes in use and resident bytes after each step, and processor seconds of each step."""
+def measure(config: GRPOConfig, run_dir: Path) -> tuple[list[int], list[float]]:
+    """Resident bytes after each step, and processor seconds of each step."""
     parts = Parts(lambda source: load_policy(config, source), Simulated("real"), Simulated("world_model"))
     trainer = GRPOTrainer(config, run_dir, parts)
-    in_use: list[int] = []
-    resident: list[int] = []
+    memory: list[int] = []
     clock = [time.process_time()]
 
     def note(metrics: dict[str, Any]) -> None:
-        resident.append(resident_bytes())
-        in_use.append(resident[-1] - free_heap_bytes())
+        memory.append(resident_bytes())
         clock.append(time.process_time())
 
     trainer.train(on_step=note)
     trainer.close()
-    return in_use, resident, [end - start for start, end in pairwise(clock)]
-
-
-def early_and_late(memory: Sequence[int]) -> tuple[float, float]:
-    """Median bytes of the ten steps from step 20 on and of the last ten."""
-    return median(memory[FIRST : FIRST + 10]), median(memory[-10:])
+    return memory, [end - start for start, end in pairwise(clock)]
 
 
 def judge(memory: Sequence[int], seconds: Sequence[float]) -> dict[str, float | bool]:
     """Growth of memory and of time, and whether they are within bounds.
 
     Args:
-        memory: Bytes in use after each step.
+        memory: Resident bytes after each step.
         seconds: Seconds of each step, as many.
     """
-    early, late = early_and_late(memory)
+    # Medians over some steps on either side: one sample would measure when the allocator gave pages back.
+    early, late = median(memory[FIRST : FIRST + 10]), median(memory[-10:])
     first, last = median(seconds[FIRST : FIRST + PART]), median(seconds[-PART:])
     growth, ratio = late / early - 1, last / first
     return {
@@ -176,11 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threads=1,
     )
     with tempfile.TemporaryDirectory() as folder:
-        in_use, resident, seconds = measure(config, Path(folder) / "run")
-    verdict = judge(in_use, seconds)
-    early, late = early_and_late(resident)
-    beside = {"resident_early_bytes": early, "resident_late_bytes": late, "resident_growth": late / early - 1}
-    print(json.dumps({"steps": options.steps, **verdict, **beside}, indent=2))
+        verdict = judge(*measure(config, Path(folder) / "run"))
+    print(json.dumps({"steps": options.steps, **verdict}, indent=2))
     return 0 if verdict["steady"] else 1
 
 

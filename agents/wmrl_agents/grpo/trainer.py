@@ -40,6 +40,7 @@ from wmrl_agents.grpo.suites import load_tasks, make_rollouts
 from wmrl_agents.grpo.updates import Update, update_policy
 from wmrl_agents.grpo.versions import check_prompts
 from wmrl_agents.loggers import make_loggers
+from wmrl_agents.memory import give_back_free_memory
 from wmrl_agents.runs import (
     EXECUTIONS,
     STORE,
@@ -163,6 +164,7 @@ class GRPOTrainer:
         with phases("train"):
             audited = self._audit(groups, scores, used)
             update = self._update(groups, scores)
+            give_back_free_memory()
         self.reward.observe(step, scores.sources, scores.real, scores.predicted)
         after = self.reward.statistics()
         executed = [content for group in groups for t in group.trajectories for content, _ in t.executed]
