@@ -1,6 +1,7 @@
 """What `benchmarks/libero_grpo.py` counts."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,10 @@ def test_the_table_shows_each_arm_and_split():
         "| --- | ---: | ---: |",
         "| wmrl | 55 (+15, -1 to +30) | 55 (+15, -1 to +30) |",
     ]
+
+
+def test_the_published_table_is_that_of_the_published_numbers():
+    root = Path(__file__).parents[2]
+    results = json.loads((root / "benchmarks/libero_grpo.json").read_text(encoding="utf-8"))
+    assert list(results) == list(libero_grpo.ARMS)
+    assert libero_grpo.table(results) in (root / "docs/embodied.md").read_text(encoding="utf-8")
