@@ -9,9 +9,10 @@ policies on the same episodes::
     python benchmarks/libero_grpo.py runs/libero-grpo --arms wmrl,real
 
 Each stage is a `wmrl` command, printed before it runs. One that was interrupted is gone on with, one that is
-done is not done again. The last stage prints a table and writes ``result.json``: the gain in success of each
-arm over the policy that it began with, paired by episode, with 95 % intervals from a bootstrap over initial
-states (the episodes of one state are not independent), for states trained on, for the others, and for all.
+done is not done again. The last stage prints a table and writes ``result.json``, with all arms that were
+evaluated so far: the gain in success of each over the policy that it began with, paired by episode, with 95 %
+intervals from a bootstrap over initial states (the episodes of one state are not independent), for states
+trained on, for the others, and for all.
 
 The budget below was fixed before the arms were run, and is small: what a laptop does in hours. It says what
 can be seen at this size, not what the method can do.
@@ -95,12 +96,16 @@ def train(folder: Path, arm: str, policy: Path, progress: Path) -> Path:
     return run
 
 
-def evaluate(folder: Path, name: str, policy: Path) -> Path:
-    """Greedy episodes from all initial states; returns the file of their successes."""
-    output = folder / f"evaluation-{name.replace(' ', '-')}.json"
+def evaluation_of(folder: Path, name: str) -> Path:
+    """The file of a policy's successes."""
+    return folder / f"evaluation-{name.replace(' ', '-')}.json"
+
+
+def evaluate(folder: Path, name: str, policy: Path) -> None:
+    """Greedy episodes from all initial states."""
+    output = evaluation_of(folder, name)
     if not output.is_file():
         wmrl("evaluate", policy, **EVALUATION, output=output)
-    return output
 
 
 def success(path: Path) -> dict[tuple[int, int], float]:
@@ -141,6 +146,22 @@ def gain(
     }
 
 
+def gains(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """What `gain` says of each arm that was evaluated: for all initial states, those trained on, the rest."""
+    before = success(evaluation_of(folder, "before"))
+    everywhere = sorted({state for state, _ in before})
+    splits = {
+        "all": everywhere,
+        "seen": [state for state in everywhere if state in SEEN],
+        "unseen": [state for state in everywhere if state not in SEEN],
+    }
+    after = {arm: evaluation_of(folder, arm) for arm in ARMS if evaluation_of(folder, arm).is_file()}
+    return {
+        arm: {name: gain(before, success(path), states) for name, states in splits.items()}
+        for arm, path in after.items()
+    }
+
+
 def table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     """Gains of all arms as a Markdown table, in percent of the episodes."""
     names = list(next(iter(results.values())))
@@ -164,25 +185,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arms", default=",".join(ARMS), help="which arms, with commas between them")
     options = parser.parse_args(arguments)
     folder, last = options.folder.resolve(), STAGES.index(options.only)
-    arms = [arm for arm in ARMS if arm in options.arms.split(",")]
+    arms = options.arms.split(",")
+    unknown = [arm for arm in arms if arm not in ARMS]
+    if unknown:
+        parser.error(f"there is no arm {', '.join(unknown)}: name some of {', '.join(ARMS)}.")
     policy = learn_policy(folder)
     if last >= STAGES.index("progress"):
         progress = learn_progress(folder)
     if last >= STAGES.index("grpo"):
         runs = {arm: train(folder, arm, policy, progress) for arm in arms}
     if last >= STAGES.index("evaluate"):
-        before = success(evaluate(folder, "before", policy))
-        after = {arm: success(evaluate(folder, arm, run)) for arm, run in runs.items()}
-        everywhere = sorted({state for state, _ in before})
-        splits = {
-            "all": everywhere,
-            "seen": [s for s in everywhere if s in SEEN],
-            "unseen": [s for s in everywhere if s not in SEEN],
-        }
-        results = {
-            arm: {name: gain(before, values, states) for name, states in splits.items()}
-            for arm, values in after.items()
-        }
+        for name, evaluated in {"before": policy, **runs}.items():
+            evaluate(folder, name, evaluated)
+        results = gains(folder)
         (folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         print(f"\nSuccess after training in % (gain, 95 % interval)\n\n{table(results)}")
     return 0

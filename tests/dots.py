@@ -5,7 +5,10 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from wmrl_agents.grpo.config import GRPOConfig
+from wmrl_agents.grpo.parts import Parts
 from wmrl_agents.grpo.robots import RobotSuite
+from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.policies.vla.action_tokens import ResidualCodec
 from wmrl_agents.policies.vla.records import Observation
 from wmrl_agents.policies.vla.small_vla import SmallVLA
@@ -15,6 +18,21 @@ LEFT, RIGHT = "go left", "go right"
 TASKS = {0: LEFT, 1: RIGHT}
 STATES = 6
 GOAL = 1.0
+BASE = GRPOConfig(
+    task_suite="libero_10",
+    steps=3,
+    groups_per_step=4,
+    group_size=4,
+    learning_rate=0.02,
+    anchor_fraction=0.5,
+    min_pairs=8,
+    refit_every=8,
+    warmup_groups=1,
+    kl_coefficient=0.01,
+    entropy_coefficient=0.001,
+    simulators=5,
+    evaluation_repeats=2,
+)
 
 
 class Dot(gym.Env):
@@ -102,3 +120,13 @@ class Ruler:
             score = None if self.silent else self.bend(float(progress))
             answers.append(Prediction(score, error="It says nothing." if self.silent else None))
         return answers
+
+
+def trainer_in(folder, world_model=None, suite=None, **changes):
+    """A trainer of `BASE` with these changes."""
+
+    def load(source):
+        return policy() if source == BASE.policy else SmallVLA.load(source)
+
+    parts = Parts(load, world_model=world_model or Ruler(), robots=suite or dots())
+    return GRPOTrainer(BASE.replace(**changes), folder, parts)

@@ -187,20 +187,26 @@ def _moments(episode: LiberoEpisode, every: int) -> list[int]:
     return [*range(0, last, every), last]
 
 
-def _drawn(options: argparse.Namespace, episodes: Sequence[Any], moments: Sequence[Sequence[int]]) -> Any:
+def _drawn(
+    options: argparse.Namespace, episodes: Sequence[Any], moments: Sequence[Sequence[int]]
+) -> list[Pictures]:
     """Pictures of each episode at its moments; what is not there yet is drawn, which is told."""
     from wmrl_envs.libero.pictures import PictureCache, PictureDrawer, drawing_versions
 
     folder = options.pictures or options.demos / "pictures"
-    pictures = []
+    pictures: list[Pictures] = []
     with closing(PictureDrawer()) as drawer:
-        cache = PictureCache(folder, _view(options), drawer, drawing_versions())
-        for number, (one, wanted) in enumerate(zip(episodes, moments, strict=True), start=1):
-            missing, began = cache.missing(one, wanted), perf_counter()
+
+        def draw(episode: Any, view: PictureView, wanted: NDArray[np.int64]) -> Pictures:
+            began = perf_counter()
+            drawn = drawer(episode, view, wanted)
+            took = f"{len(drawn)} pictures of {episode.file_name} in {perf_counter() - began:.0f} s"
+            print(f"Drew {took}: episode {len(pictures) + 1} of {len(episodes)}.", flush=True)
+            return drawn
+
+        cache = PictureCache(folder, _view(options), draw, drawing_versions())
+        for one, wanted in zip(episodes, moments, strict=True):
             pictures.append(cache.pictures(one, wanted))
-            if missing:
-                took = f"{missing} pictures of {one.file_name} in {perf_counter() - began:.0f} s"
-                print(f"Drew {took}: episode {number} of {len(episodes)}.", flush=True)
     print(f"Pictures of {len(episodes)} episodes are in {folder}.", flush=True)
     return pictures
 

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from wmrl_agents.grpo.config import GRPOConfig
 from wmrl_envs.errors import ConfigError
@@ -98,7 +98,7 @@ class WandbLogger:
         ConfigError: The library is not installed.
     """
 
-    def __init__(self, run_dir: Path, config: GRPOConfig, mode: str) -> None:
+    def __init__(self, run_dir: Path, config: GRPOConfig, mode: Literal["online", "offline"]) -> None:
         try:
             import wandb
         except ImportError:

@@ -48,6 +48,23 @@ def test_the_table_shows_each_arm_and_split():
     ]
 
 
+def test_gains_are_those_of_all_arms_that_were_evaluated(tmp_path):
+    rows = [(state, 0, False) for state in (3, 4, 20, 30)]
+    evaluation(tmp_path / "evaluation-before.json", rows)
+    evaluation(tmp_path / "evaluation-wmrl.json", [(state, seed, state < 16) for state, seed, _ in rows])
+    evaluation(tmp_path / "evaluation-anchors-alone.json", rows)
+    found = libero_grpo.gains(tmp_path)
+    assert list(found) == ["anchors alone", "wmrl"]
+    shown = {name: one["gain"] for name, one in found["wmrl"].items()}
+    assert shown == {"all": 0.5, "seen": 1, "unseen": 0}
+
+
+def test_an_arm_that_there_is_not_is_named_before_anything_runs(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        libero_grpo.main([str(tmp_path), "--arms", "wmrl,imagined"])
+    assert "there is no arm imagined: name some of real, world model" in capsys.readouterr().err
+
+
 def test_the_published_table_is_that_of_the_published_numbers():
     root = Path(__file__).parents[2]
     results = json.loads((root / "benchmarks/libero_grpo.json").read_text(encoding="utf-8"))

@@ -8,38 +8,17 @@ import os
 import sys
 
 import wmrl_agents.grpo.trainer
-from tests.dots import Dot, Ruler, dots, policy
+from tests.dots import Dot, Ruler, trainer_in
 from tests.wmrl_agents.killed_run import die_at_all, half_a_line
-from wmrl_agents.grpo.config import GRPOConfig
-from wmrl_agents.grpo.parts import Parts
-from wmrl_agents.grpo.trainer import GRPOTrainer
 from wmrl_agents.policies.vla import small_vla
 from wmrl_agents.policies.vla.small_vla import SmallVLA
 from wmrl_agents.store import RunStore
 
-CONFIG = GRPOConfig(
-    task_suite="libero_10",
-    steps=4,
-    groups_per_step=2,
-    group_size=4,
-    learning_rate=0.02,
-    anchor_fraction=0.5,
-    min_pairs=8,
-    refit_every=8,
-    warmup_groups=1,
-    kl_coefficient=0.01,
-    simulators=5,
-    checkpoint_every=2,
-    seed=3,
-)
+CHANGES = {"steps": 4, "groups_per_step": 2, "checkpoint_every": 2, "seed": 3}
 
 
-def make_trainer(run_dir, **changes):
-    def load(source):
-        return policy() if source == CONFIG.policy else SmallVLA.load(source)
-
-    parts = Parts(load, world_model=Ruler(), robots=dots())
-    return GRPOTrainer(CONFIG.replace(**changes), run_dir, parts)
+def make_trainer(run_dir):
+    return trainer_in(run_dir, **CHANGES)
 
 
 # A step plays 8 episodes of up to 32 actions in 5 seats: 4 decisions for those that begin, 4 for the others.

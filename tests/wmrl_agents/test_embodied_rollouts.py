@@ -1,53 +1,19 @@
 """A robot through the trainer: who is scored by whom, the same each time, and that it learns."""
 
-import sqlite3
-
 import numpy as np
 import pytest
 
-from tests.dots import LEFT, RIGHT, Ruler, dots, policy
-from wmrl_agents import GRPOConfig, GRPOTrainer
-from wmrl_agents.grpo.checkpoint import latest_checkpoint
+from tests.dots import BASE, LEFT, RIGHT, Ruler, dots, trainer_in
+from tests.outcomes import robot_outcome
+from wmrl_agents import GRPOConfig
 from wmrl_agents.grpo.config import load_preset
 from wmrl_agents.grpo.embodied_rollouts import frames_of
-from wmrl_agents.grpo.parts import Parts
 from wmrl_agents.grpo.robots import RobotStart, draw_starts, load_suite, numbers
 from wmrl_agents.grpo.simulators import Simulators
 from wmrl_agents.policies.vla.records import Observation
-from wmrl_agents.policies.vla.small_vla import SmallVLA
 from wmrl_agents.report import write_report
 from wmrl_agents.runs import read_metrics
 from wmrl_envs.errors import ConfigError, InfrastructureError
-
-BASE = GRPOConfig(
-    task_suite="libero_10",
-    steps=3,
-    groups_per_step=4,
-    group_size=4,
-    learning_rate=0.02,
-    anchor_fraction=0.5,
-    min_pairs=8,
-    refit_every=8,
-    warmup_groups=1,
-    kl_coefficient=0.01,
-    entropy_coefficient=0.001,
-    simulators=5,
-    evaluation_repeats=2,
-)
-QUERIES = {
-    "trajectories": "SELECT * FROM trajectories",
-    "turns": "SELECT * FROM turns",
-    "evaluations": 'SELECT step, "group", member, source, status, score, content, error FROM evaluations',
-    "pairs": "SELECT * FROM pairs",
-}
-
-
-def trainer_in(folder, world_model=None, suite=None, **changes):
-    def load(source):
-        return policy() if source == BASE.policy else SmallVLA.load(source)
-
-    parts = Parts(load, world_model=world_model or Ruler(), robots=suite or dots())
-    return GRPOTrainer(BASE.replace(**changes), folder, parts)
 
 
 def train(folder, **settings):
@@ -57,45 +23,27 @@ def train(folder, **settings):
     return trainer
 
 
-def outcome(folder):
-    """All that a run leaves but times."""
-    checkpoint = latest_checkpoint(folder)
-    with sqlite3.connect(folder / "run.sqlite") as connection:
-        rows = {name: connection.execute(query).fetchall() for name, query in QUERIES.items()}
-    metrics = [
-        {name: value for name, value in step.items() if not name.startswith("seconds_")}
-        for step in read_metrics(folder)
-    ]
-    weights = SmallVLA.load(checkpoint.policy_dir).network.state_dict()
-    return {
-        "rows": rows,
-        "metrics": metrics,
-        "weights": {name: value.tolist() for name, value in weights.items()},
-        "rewards": checkpoint.reward_state(),
-    }
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dots") / "run"
     train(folder)
-    return outcome(folder)
+    return robot_outcome(folder)
 
 
 def test_a_run_is_the_same_each_time(tmp_path, uninterrupted):
     train(tmp_path / "run")
-    assert outcome(tmp_path / "run") == uninterrupted
+    assert robot_outcome(tmp_path / "run") == uninterrupted
 
 
 def test_a_step_and_a_resume_equal_all_steps(tmp_path, uninterrupted):
     train(tmp_path / "run", steps=1)
     train(tmp_path / "run")
-    assert outcome(tmp_path / "run") == uninterrupted
+    assert robot_outcome(tmp_path / "run") == uninterrupted
 
 
 def test_another_seed_is_another_run(tmp_path, uninterrupted):
     train(tmp_path / "run", seed=1)
-    assert outcome(tmp_path / "run")["weights"] != uninterrupted["weights"]
+    assert robot_outcome(tmp_path / "run")["weights"] != uninterrupted["weights"]
 
 
 @pytest.mark.parametrize("changes", [{"micro_batch": 3}, {"simulators": 1}, {"simulators": 16}])
@@ -103,7 +51,7 @@ def test_micro_batches_and_seats_change_nothing_but_rounding(tmp_path, changes):
     runs = []
     for number, settings in enumerate(({"micro_batch": 16, "simulators": 16}, changes)):
         train(tmp_path / str(number), steps=1, **settings)
-        runs.append(outcome(tmp_path / str(number)))
+        runs.append(robot_outcome(tmp_path / str(number)))
     actions = [[row[:6] for row in run["rows"]["turns"]] for run in runs]
     assert actions[0] == actions[1]
     for name, values in runs[0]["weights"].items():
@@ -121,7 +69,7 @@ def test_anchors_have_success_and_every_group_a_prediction(tmp_path, reward_sour
     groups, anchors = STREAMS[reward_source]
     asks = reward_source in ("world_model", "mixture", "wmrl")
     assert ruler.asked == (4 * groups if asks else 0)
-    rows = outcome(tmp_path / "run")["rows"]
+    rows = robot_outcome(tmp_path / "run")["rows"]
     assert len(rows["trajectories"]) == 4 * groups
     for row in rows["trajectories"]:
         source, real, predicted = row[5], row[6], row[7]
@@ -142,7 +90,7 @@ def test_any_share_of_the_successes_may_be_used(tmp_path, anchor_fraction, execu
 
 def test_gradients_of_groups_can_be_audited(tmp_path, uninterrupted):
     train(tmp_path / "run", audit_gradients=True)
-    assert outcome(tmp_path / "run")["weights"] == uninterrupted["weights"]
+    assert robot_outcome(tmp_path / "run")["weights"] == uninterrupted["weights"]
     assert read_metrics(tmp_path / "run")[-1]["audit_groups"] > 0
 
 
@@ -150,7 +98,7 @@ def test_the_same_groups_are_played_whoever_scores_them(tmp_path):
     runs = {}
     for source in ("real", "world_model"):
         train(tmp_path / source, steps=1, reward_source=source)
-        runs[source] = [row[:6] for row in outcome(tmp_path / source)["rows"]["turns"]]
+        runs[source] = [row[:6] for row in robot_outcome(tmp_path / source)["rows"]["turns"]]
     assert runs["real"] == runs["world_model"]
 
 

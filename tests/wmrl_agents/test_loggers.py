@@ -87,7 +87,6 @@ def test_tensorboard_shows_the_numbers_of_the_log_after_a_resume_too(tmp_path):
 
 
 def test_wandb_keeps_numbers_offline_and_no_text(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     trained(tmp_path / "run", steps=2, wandb="offline")
     files = [path for path in (tmp_path / "run" / "wandb").rglob("*") if path.is_file()]

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.outcomes import run_outcome
 from tests.stubs import TabularPolicy
 from tests.wmrl_agents.killed_run import CONFIG, POINTS, parts
 from wmrl_agents.grpo.checkpoint import latest_checkpoint
 from wmrl_agents.grpo.trainer import GRPOTrainer
-from wmrl_agents.runs import read_metrics
 
 ROOT = Path(__file__).parents[2]
-TABLES = ("trajectories", "turns", "evaluations", "pairs")
 
 
 def train(run_dir, **changes):
@@ -26,25 +25,7 @@ def train(run_dir, **changes):
 
 
 def outcome(run_dir):
-    """All that a run leaves but times: weights, moments, rewards, metrics, rows."""
-    checkpoint = latest_checkpoint(run_dir)
-    metrics = [
-        {name: value for name, value in step.items() if not name.startswith("seconds_")}
-        for step in read_metrics(run_dir)
-    ]
-    connection = sqlite3.connect(run_dir / "run.sqlite")
-    rows = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
-    connection.close()
-    moments = checkpoint.optimizer_state()["state"][0]
-    return {
-        "step": checkpoint.step,
-        "weights": torch.load(checkpoint.policy_dir / "table.pt", weights_only=True).tolist(),
-        "moments": {name: value.tolist() for name, value in moments.items()},
-        "rewards": checkpoint.reward_state(),
-        "metrics": metrics,
-        "rows": rows,
-        "checkpoints": sorted(path.name for path in (run_dir / "checkpoints").iterdir()),
-    }
+    return run_outcome(run_dir, lambda folder: torch.load(folder / "table.pt", weights_only=True).tolist())
 
 
 @pytest.fixture(scope="module")

@@ -262,26 +262,30 @@ def test_no_control_groups_at_all(tmp_path):
     assert find_layouts(tmp_path) == []
 
 
-@pytest.mark.sandbox
-def test_a_watcher_ends_what_takes_too_much(monkeypatch, data_dir):
+@pytest.fixture
+def watched(monkeypatch):
+    """A sandbox whose solutions may have 200 MiB, which a watcher sees to."""
     sandbox = BubblewrapSandbox(Limits(memory_bytes=200 << 20, timeout_s=60))
     monkeypatch.setattr(sandbox, "_guards", WatcherGuards())
+    return sandbox
+
+
+@pytest.mark.sandbox
+def test_a_watcher_ends_what_takes_too_much(watched, data_dir):
     children = (
         "import os, time\n"
         "for _ in range(4):\n    if os.fork() == 0:\n        x = b'x' * (80 << 20)\n        time.sleep(60)\n"
         "time.sleep(60)\n"
     )
-    result = sandbox.run(Job(children, data_dir))
+    result = watched.run(Job(children, data_dir))
     assert result.status == "oom"
     assert result.peak_memory_bytes > 200 << 20
-    assert sandbox.run(Job("b'x' * (1 << 30)", data_dir)).stderr.endswith("MemoryError\n")
-    assert sandbox.run(Job("print('fine')", data_dir)).stdout == "fine\n"
+    assert watched.run(Job("b'x' * (1 << 30)", data_dir)).stderr.endswith("MemoryError\n")
+    assert watched.run(Job("print('fine')", data_dir)).stdout == "fine\n"
 
 
 @pytest.mark.sandbox
-def test_a_watcher_sees_files_in_memory_and_counts_what_is_mapped_once(monkeypatch, data_dir):
-    sandbox = BubblewrapSandbox(Limits(memory_bytes=200 << 20, timeout_s=60))
-    monkeypatch.setattr(sandbox, "_guards", WatcherGuards())
+def test_a_watcher_sees_files_in_memory_and_counts_what_is_mapped_once(watched, data_dir):
     mapped = (
         "import mmap, time\n"
         "file = open('/dev/shm/x', 'w+b')\n"
@@ -289,7 +293,7 @@ def test_a_watcher_sees_files_in_memory_and_counts_what_is_mapped_once(monkeypat
         "file.flush()\n"
         "memory = mmap.mmap(file.fileno(), 0)\nsum(memory[::4096])\ntime.sleep(1)\n"
     )
-    result = sandbox.run(Job(mapped, data_dir))
+    result = watched.run(Job(mapped, data_dir))
     assert result.status == "ok", result
     assert 120 << 20 < result.peak_memory_bytes < 200 << 20
     deleted = (
@@ -300,7 +304,7 @@ def test_a_watcher_sees_files_in_memory_and_counts_what_is_mapped_once(monkeypat
         "    for _ in range(120):\n        file.write(bytes(1 << 20))\n"
         "time.sleep(60)\n"
     )
-    assert sandbox.run(Job(deleted, data_dir)).status == "oom"
+    assert watched.run(Job(deleted, data_dir)).status == "oom"
 
 
 def test_a_watcher_sees_grandchildren():

@@ -129,10 +129,6 @@ class PictureCache:
         name = f"{view.camera}-{view.image_size}-{view.orientation}"
         return self.folder / name / demonstration.file_name
 
-    def missing(self, demonstration: Demonstration, moments: Iterable[int]) -> int:
-        """How many pictures of these moments have yet to be drawn."""
-        return len(np.setdiff1d(_checked(demonstration, moments), self._kept(demonstration)[0]))
-
     def pictures(self, demonstration: Demonstration, moments: Iterable[int]) -> Pictures:
         """Pictures of an episode; those that are not there yet are drawn and kept.
 

@@ -10,11 +10,21 @@ import numpy as np
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.libero.rendering import Picture
 
-__all__ = ["CAMERAS", "Orientation", "PictureView", "checked_cameras", "checked_size", "one_of", "orient"]
+__all__ = [
+    "CAMERAS",
+    "Camera",
+    "Orientation",
+    "PictureView",
+    "checked_cameras",
+    "checked_size",
+    "one_of",
+    "orient",
+]
 
 Orientation = Literal["vertical_flip", "rotate_180", "none"]
+Camera = Literal["agentview", "robot0_eye_in_hand", "frontview", "birdview", "sideview", "galleryview"]
 
-CAMERAS = ("agentview", "robot0_eye_in_hand", "frontview", "birdview", "sideview", "galleryview")
+CAMERAS: tuple[Camera, ...] = get_args(Camera)
 _LARGEST_PICTURE = 4096
 
 

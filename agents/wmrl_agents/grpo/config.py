@@ -24,6 +24,7 @@ import yaml
 from wmrl_agents.grpo.settings_files import load_preset, load_settings, preset_names
 from wmrl_agents.grpo.values import coerced
 from wmrl_envs.errors import ConfigError
+from wmrl_envs.libero.views import Camera
 from wmrl_envs.sandbox.choose import SandboxName, check_choice
 
 __all__ = ["GRPOConfig", "field_docs", "load_preset", "load_settings", "preset_names", "save_config"]
@@ -92,9 +93,7 @@ class GRPOConfig:
     """What is seen of the scene, by the policy and by its world model: numbers, pictures, or both."""
     image_size: int = 128
     """Height and width of these pictures."""
-    camera: Literal["agentview", "robot0_eye_in_hand", "frontview", "birdview", "sideview", "galleryview"] = (
-        "agentview"
-    )
+    camera: Camera = "agentview"
     """Whose pictures."""
     simulators: int = 1
     """Simulators at once, each in a process of its own; 1 simulates in this process."""
