@@ -15,6 +15,9 @@ so that, summed over recent anchor groups,
 
 is about standard normal. It does not depend on scale or offset of the predictions and needs no map, hence it
 judges the phase before the first fit too. The paper has no such test; see docs/method.md.
+
+Whether a world model is blind until the opposite is shown, or sees until it is found blind, is for the caller
+to say: `BlindnessTest.shown` and `BlindnessTest.blind` are the two burdens of proof.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from wmrl_rewards.fusion import all_equal, members_apart
 __all__ = ["BlindnessTest"]
 
 _SIGNIFICANT = 2.326  # exceeded by a blind world model in 1 of 100 looks
+_PROOF = 3.0  # looked for after every group; 1 of 100 blind world models reaches it within 64 groups
 
 
 class BlindnessTest:
@@ -42,8 +46,12 @@ class BlindnessTest:
     Example:
         >>> test = BlindnessTest(warmup_groups=1)
         >>> test.observe(predicted=[0.2, 0.4, 0.6, 0.8], real=[0.8, 0.4, 0.6, 0.2])
-        >>> round(test.z, 3), test.blind
-        (-1.386, True)
+        >>> round(test.z, 3), test.blind, test.shown
+        (-1.386, True, False)
+
+    Attributes:
+        shown: Whether the anchors have shown that the world model sees: z came to 3, and has not fallen below
+            2.33 since.
     """
 
     def __init__(self, window: int = 64, warmup_groups: int = 8) -> None:
@@ -52,6 +60,7 @@ class BlindnessTest:
         self.warmup_groups = warmup_groups
         self._groups: deque[tuple[float, float]] = deque(maxlen=window)
         self._num_informative = 0
+        self.shown = False
 
     def observe(self, predicted: ArrayLike, real: ArrayLike) -> None:
         """Take one anchor group.
@@ -73,6 +82,8 @@ class BlindnessTest:
         y = truths - truths.mean()
         self._groups.append((float(x @ y), float((x @ x) * (y @ y) / (truths.size - 1))))
         self._num_informative += 1
+        z = self.z
+        self.shown = z is not None and z >= (_SIGNIFICANT if self.shown else _PROOF)
 
     @property
     def z(self) -> float | None:
@@ -85,9 +96,11 @@ class BlindnessTest:
         """Whether warm-up is over and there is no significant agreement (one-sided, 1 %)."""
         if self._num_informative < self.warmup_groups:
             return False
-        return self.z is None or self.z < _SIGNIFICANT
+        z = self.z
+        return z is None or z < _SIGNIFICANT
 
     def forget(self) -> None:
         """Start anew: the same groups, observed again in their order, lead to the same judgement."""
         self._groups.clear()
         self._num_informative = 0
+        self.shown = False

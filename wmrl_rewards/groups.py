@@ -35,7 +35,8 @@ class Step:
         anchors: Positions of its anchor groups.
         calibrate: The map f̂ that all of its members are scored with.
         rho: The weight of its anchor groups.
-        predicted_weight: The weight of its other groups: 1, or 0 where the world model was found blind.
+        predicted_weight: The weight of its other groups: 1, or 0 where the world model does not count; see
+            `WorldModelReward.ignores_predictions`.
         groups: Its groups, in the order in which they began.
         running: Number of its episodes that are not over.
     """

@@ -56,6 +56,9 @@ class WorldModelReward:
         correction: The c of ``fusion="rectified"``.
         ignore_blind: Whether the predicted groups stop counting, as with ``anchors_alone``, for as long as
             the anchors show no signal of the world model inside groups; see `BlindnessTest`.
+        presume_blind: Whether they count only from when the anchors have shown that signal, instead of until
+            they have shown that there is none. It takes a few anchor groups, and a world model that knows
+            nothing then changes nothing. No effect without ``ignore_blind``.
 
     Attributes:
         stream: The way in for callers that see one trajectory at a time, such as the wrapper.
@@ -93,6 +96,7 @@ class WorldModelReward:
         pool: PairPool | None = None,
         correction: float = 0.5,
         ignore_blind: bool = True,
+        presume_blind: bool = False,
     ) -> None:
         self.sampler = AnchorSampler(anchor_fraction, seed)
         self.pool = PairPool() if pool is None else pool
@@ -104,6 +108,7 @@ class WorldModelReward:
         self.fusion = fusion
         self.correction = correction
         self.ignore_blind = ignore_blind
+        self.presume_blind = presume_blind
         self.stream = GroupStream(self)
         self._next_step = 0
         self._last_step: dict[str, float | None] = {"flattened_groups": None, "bias": None}
@@ -119,8 +124,10 @@ class WorldModelReward:
 
     @property
     def ignores_predictions(self) -> bool:
-        """Whether the current step's predicted groups do not count, because the world model is blind."""
-        return self.ignore_blind and self.blindness.blind
+        """Whether the current step's predicted groups do not count: the world model is, or may be, blind."""
+        if not self.ignore_blind:
+            return False
+        return not self.blindness.shown if self.presume_blind else self.blindness.blind
 
     @property
     def next_step(self) -> int:
@@ -217,9 +224,9 @@ class WorldModelReward:
         """Numbers for the log.
 
         ``eta2`` near or above 1 and ``blind`` are the alarms: no signal inside groups; ``signal_z`` is what
-        `BlindnessTest` makes of it. ``flattened_groups`` is the share of
-        the last step's groups whose different predictions the map made all equal, ``bias`` the mean of
-        calibrated minus real over the last step's anchors.
+        `BlindnessTest` makes of it, and ``predictions_ignored`` whether predicted groups do not count for it.
+        ``flattened_groups`` is the share of the last step's groups whose different predictions the map made
+        all equal, ``bias`` the mean of calibrated minus real over the last step's anchors.
         """
         return {
             "rho": self.rho,
@@ -227,6 +234,7 @@ class WorldModelReward:
             "eta2_cal": self.weight.eta2_cal,
             "signal_z": self.blindness.z,
             "blind": self.blindness.blind,
+            "predictions_ignored": self.ignores_predictions,
             "pairs": len(self.pool),
             "fitted": self.debiaser.fitted,
             "pairs_at_fit": self.debiaser.pairs_at_fit,

@@ -46,14 +46,43 @@ def test_what_knows_nothing_is_found_blind_and_said_to_be(tmp_path, name):
     assert len(blind) > 10
     assert blind[0] >= 8  # a step has one anchor group here, and judgement waits for eight
     rows = trainer.store._connection.execute(
-        "SELECT step, SUM(ABS(coefficient)) FROM trajectories WHERE source = 'world_model' GROUP BY step"
+        "SELECT DISTINCT step FROM trajectories WHERE source = 'world_model'"
     ).fetchall()
-    assert [step for step, weight in rows if weight == 0 and step in blind] == blind
+    assert [step for (step,) in rows] == [step["step"] for step in metrics if not step["blind"]]
     sentence = blindness(metrics, ignored=True)
     assert sentence.startswith(f"The world model was blind in {len(blind)} of 24 steps")
     assert "did not count" in sentence
     page = write_report(tmp_path / "run").read_text(encoding="utf-8")
     assert f"blind in {len(blind)} of 24 steps" in page
+
+
+@pytest.mark.parametrize("name", ["noise", "constant"])
+def test_what_knows_nothing_changes_nothing_where_it_has_to_show_first_that_it_does(tmp_path, name):
+    alone = train(tmp_path / "alone", reward_source="anchors_alone", steps=12)
+    blind = train(tmp_path / "blind", world_model=name, presume_blind=True, steps=12)
+    assert blind.policy.table.tolist() == alone.policy.table.tolist()
+    metrics = [read_metrics(trainer.run_dir) for trainer in (alone, blind)]
+    shared = ("score", "executions", "executions_real_would_use", "tokens", "kl", "grad_norm")
+    assert [[step[key] for key in shared] for step in metrics[0]] == [
+        [step[key] for key in shared] for step in metrics[1]
+    ]
+    assert metrics[1][-1]["pairs"] > 0
+    sentence = blindness(metrics[1], ignored=True)
+    assert "did not count" in sentence
+    last = next(step["step"] for step in metrics[1] if step["blind"]) - 1
+    assert f"the last of them step {last}, the world model played no groups" in sentence
+
+
+def test_one_that_sees_counts_once_that_has_been_shown(tmp_path):
+    trainer = train(tmp_path / "run", world_model="learned", learning_rate=0.001, presume_blind=True)
+    metrics = read_metrics(trainer.run_dir)
+    ignored = [step["predictions_ignored"] for step in metrics]
+    assert ignored[0]
+    assert not ignored[-1]
+    played = trainer.store._connection.execute(
+        "SELECT DISTINCT step FROM trajectories WHERE source = 'world_model'"
+    ).fetchall()
+    assert [step for (step,) in played] == [step for step, left_out in enumerate(ignored) if not left_out]
 
 
 def test_the_report_does_not_say_so_of_one_that_sees(tmp_path):

@@ -67,6 +67,28 @@ def test_it_judges_after_warm_up_and_by_recent_groups():
     assert observed([good] * 8 + [bad] * 10, window=10).blind is True
 
 
+def test_it_is_shown_to_see_at_3_and_until_it_falls_below_2_33():
+    right, wrong = ([0.0, 0.5, 1.0], [0.0, 0.5, 1.0]), ([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
+    test, told = BlindnessTest(), []
+    for predicted, real in [right] * 6 + [wrong] * 2 + [right]:
+        test.observe(predicted, real)
+        told.append((round(test.z, 2), test.shown))
+    # A single group has z = +-2 ** 0.5, and k groups have their sum over k ** 0.5.
+    rising = [(1.41, False), (2.0, False), (2.45, False), (2.83, False), (3.16, True), (3.46, True)]
+    assert told == [*rising, (2.67, True), (2.0, False), (2.36, False)]
+
+
+def test_a_guessing_world_model_is_seldom_shown_to_see_however_often_one_looks():
+    rng = np.random.default_rng(2)
+    runs = 1000
+
+    def ever_shown():
+        test = BlindnessTest()
+        return any(test.observe(rng.random(6), rng.random(6) ** 3) or test.shown for _ in range(64))
+
+    assert sum(ever_shown() for _ in range(runs)) < stats.binom.ppf(0.999, runs, 0.01)
+
+
 def test_groups_without_differences_in_the_truth_and_missing_members_do_not_count():
     test = observed(
         [([0.1, 0.9], [0.3, 0.3]), ([0.1, NAN], [0.3, 0.9]), ([0.1, 0.2], [NAN, 0.9])], warmup_groups=1
@@ -93,9 +115,11 @@ def test_scale_and_offset_of_the_predictions_change_nothing(groups):
 
 
 def test_it_forgets():
-    test = observed([([0.9, 0.5, 0.1], [0.2, 0.4, 0.8])] * 8)
-    test.forget()
-    assert (test.z, test.blind) == (None, False)
+    for predicted in ([0.9, 0.5, 0.1], [0.1, 0.5, 0.9]):
+        test = observed([(predicted, [0.2, 0.4, 0.8])] * 8)
+        assert test.blind != test.shown
+        test.forget()
+        assert (test.z, test.blind, test.shown) == (None, False, False)
 
 
 def test_bad_arguments_are_refused():
@@ -129,14 +153,36 @@ def test_predicted_groups_do_not_count_while_the_world_model_is_blind(fusion):
     assert reward.coefficients(*STEP)[1].any()
 
 
+def test_predicted_groups_count_from_the_start_or_once_the_anchors_have_shown_that_it_sees():
+    trusting, doubting = WorldModelReward(), WorldModelReward(presume_blind=True)
+    assert trusting.coefficients(*STEP)[1].any()
+    expected = fuse(STEP[0], STEP[1], STEP[2], 1.0, "anchors_alone")
+    assert np.array_equal(doubting.coefficients(*STEP), expected)
+    assert doubting.statistics()["predictions_ignored"] is True
+    assert doubting.statistics()["blind"] is False  # nobody knows
+    for step in range(4):
+        doubting.observe(step, ["real"], [[0.0, 0.4, 0.8, 0.2]], [[0.1, 0.2, 0.4, 0.15]])
+    assert doubting.statistics()["predictions_ignored"] is False
+    assert doubting.coefficients(*STEP)[1].any()
+    for step in range(4, 8):
+        doubting.observe(step, ["real"], [[0.0, 0.4, 0.8, 0.2]], [[0.8, 0.4, 0.0, 0.6]])
+    assert not doubting.coefficients(*STEP)[1].any()
+
+
+def test_nothing_is_presumed_where_blindness_is_not_ignored():
+    reward = WorldModelReward(presume_blind=True, ignore_blind=False)
+    assert reward.coefficients(*STEP)[1].any()
+
+
 def test_it_can_be_switched_off_and_is_still_told():
     reward = blind_reward(ignore_blind=False)
     assert reward.statistics()["blind"] is True
     assert reward.coefficients(*STEP)[1].any()
 
 
-def test_a_checkpoint_keeps_the_judgement():
-    reward, other = blind_reward(), WorldModelReward()
+@pytest.mark.parametrize("presume", [False, True])
+def test_a_checkpoint_keeps_the_judgement(presume):
+    reward, other = blind_reward(presume_blind=presume), WorldModelReward(presume_blind=presume)
     rng = np.random.default_rng(3)
     for step in range(8, 40):  # some members are missing
         real, predicted = rng.random((2, 2, 5))

@@ -52,7 +52,7 @@ def repeat(rng, truth):
 
 def train(seed, predict=predict, **settings):
     """Expected score of the policy after training with one anchor in sixteen groups."""
-    rng = np.random.default_rng(seed)
+    rng, its_own = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     reward = WorldModelReward(anchor_fraction=1 / TASKS, seed=seed, min_pairs=32, refit_every=16, **settings)
     approach, style = np.zeros((TASKS, 3)), np.zeros((TASKS, 4))
     for step in range(STEPS):
@@ -62,7 +62,7 @@ def train(seed, predict=predict, **settings):
         success = rng.random(approaches.shape) < SUCCESS[approaches]
         truth = WINS[approaches] * success + STYLES[styles]
         real = np.where(np.array(sources)[:, None] == "real", truth, np.nan)
-        predicted = predict(rng, truth)
+        predicted = predict(its_own, truth)
         coefficients = reward.coefficients(sources, real, predicted)
         approach, style = ascend(approach, approaches, coefficients), ascend(style, styles, coefficients)
         reward.observe(step, sources, real, predicted)
@@ -102,6 +102,23 @@ def test_a_blind_world_model_costs_no_more_than_what_it_takes_to_find_out(blind,
     """The lower end of the 95 % interval of what WMRL adds to its anchors alone, over twenty paired seeds."""
     gains = np.array([train(seed, predict=blind) for seed in range(20)]) - twenty_anchors_alone
     assert gains.mean() + stats.t.ppf(0.025, 19) * stats.sem(gains) > -0.02
+
+
+@pytest.mark.parametrize("blind", [guess, repeat])
+def test_it_costs_nothing_where_it_has_to_show_first_that_it_sees(blind, twenty_anchors_alone):
+    results = np.array([train(seed, predict=blind, presume_blind=True) for seed in range(20)])
+    assert (
+        results == twenty_anchors_alone
+    ).sum() >= 18  # of 150 seeds two take noise for one that sees: 8 and 18
+    gains = results - twenty_anchors_alone
+    assert gains.mean() + stats.t.ppf(0.025, 19) * stats.sem(gains) > -0.02
+
+
+def test_one_that_sees_is_believed_soon_enough(wmrl):
+    doubted = [train(seed, presume_blind=True) for seed in range(SEEDS)]
+    anchors_alone = [train(seed, fusion="anchors_alone") for seed in range(SEEDS)]
+    assert difference(doubted, anchors_alone) > 3
+    assert np.mean(doubted) > np.mean(wmrl) - 0.02
 
 
 @pytest.mark.parametrize("blind", [guess, repeat])

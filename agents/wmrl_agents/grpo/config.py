@@ -181,8 +181,11 @@ class GRPOConfig:
     warmup_groups: int = 8
     """Anchor groups scored with a fitted map until rho leaves 1."""
     ignore_blind: bool = True
-    """While the anchors show no signal of the world model inside groups, the groups that it plays do not
-    count (only with reward_source wmrl)."""
+    """While the anchors show no signal of the world model inside groups, it plays none: a step then has its
+    anchors alone (only with reward_source wmrl)."""
+    presume_blind: bool = False
+    """It plays none until the anchors have shown that signal, which takes a few of them; otherwise until they
+    have shown that there is none (only with ignore_blind)."""
     missing: Literal["execute", "drop"] = "execute"
     """A trajectory without a prediction is executed for real, or left out of its group."""
     world_model_context: int = 12288

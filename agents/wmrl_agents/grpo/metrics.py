@@ -109,22 +109,30 @@ def machine_failures(metrics: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def blindness(metrics: Sequence[Mapping[str, Any]], ignored: bool) -> str | None:
-    """One sentence on the steps in which the world model was blind; None if there were none.
+    """What is to be said of steps in which the world model was, or may have been, blind; None if nothing.
 
     Args:
         metrics: One mapping a step.
-        ignored: Whether its groups did not count then.
+        ignored: Whether its groups did not count while it was blind.
     """
     blind = [step for step in metrics if step.get("blind")]
-    if not blind:
-        return None
-    z = blind[-1]["signal_z"]
-    seen = "it tells nothing apart" if z is None else f"z = {z:.1f}, where 2.3 would be a sign"
-    effect = "so the groups that it plays did not count" if ignored else "and its groups counted all the same"
-    return (
-        f"The world model was blind in {len(blind)} of {len(metrics)} steps: on the anchors it did not rank "
-        f"the members of a group better than chance ({seen}), {effect}."
-    )
+    unproven = [step for step in metrics if step.get("predictions_ignored") and not step["blind"]]
+    of_all = f"of {len(metrics)} steps"
+    sentences = []
+    if blind:
+        z = blind[-1]["signal_z"]
+        seen = "it tells nothing apart" if z is None else f"z = {z:.1f}, where 2.3 would be a sign"
+        effect = "so its groups did not count" if ignored else "and its groups counted all the same"
+        sentences.append(
+            f"The world model was blind in {len(blind)} {of_all}: on the anchors it did not rank the "
+            f"members of a group better than chance ({seen}), {effect}."
+        )
+    if unproven:
+        sentences.append(
+            f"In {len(unproven)} {of_all}, the last of them step {unproven[-1]['step']}, the world model "
+            "played no groups, because the anchors had not shown yet that it is not blind (presume_blind)."
+        )
+    return " ".join(sentences) or None
 
 
 def _equal_groups(scores: StepScores, which: NDArray[np.bool_]) -> dict[str, int]:

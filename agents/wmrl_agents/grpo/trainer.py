@@ -2,7 +2,8 @@ r"""`GRPOTrainer`: GRPO whose gradient is fused from executed and predicted grou
 
 One step (the paper's Section 3; Algorithm in the words of this project):
 
-1. Draw m tasks and, before anything is generated, the anchor groups among them.
+1. Draw m tasks and, before anything is generated, the anchor groups among them. Where the anchors so far say
+   that the world model is blind, the others are left out.
 2. Roll out n trajectories a group: anchors are executed, the world model plays the others.
 3. Score them. Map and weight, :math:`\hat f_{t-1}` and :math:`\rho_{t-1}`, come from earlier steps only.
 4. :math:`\hat g = \sum a_{k,i} s_{k,i}` with KL and entropy, one step of AdamW at a constant rate.
@@ -194,13 +195,13 @@ class GRPOTrainer:
         return metrics
 
     def draw_groups(self, step: int) -> list[PlayedGroup]:
-        """Tasks and anchors of a step."""
+        """Tasks and anchors of a step: anchors alone where the groups of the world model would not count."""
         source, make = self.config.reward_source, self.rollouts.group
         tasks = self.rollouts.draw(step)
         if source in ("real", "world_model"):
             return [make(index, task, source) for index, task in enumerate(tasks)]
         anchors = self.reward.draw_anchors(len(tasks))
-        if source == "anchors_alone":
+        if source == "anchors_alone" or self.reward.ignores_predictions:
             return [make(index, tasks[index], "real") for index in anchors]
         return [
             make(index, task, "real" if index in anchors else "world_model")
@@ -286,5 +287,6 @@ def make_reward(config: GRPOConfig, pool: PairPool) -> WorldModelReward:
         debiasing_method=config.debias_method,
         pair_window=config.debias_window,
         ignore_blind=config.ignores_blind,
+        presume_blind=config.presume_blind,
         pool=pool,
     )
