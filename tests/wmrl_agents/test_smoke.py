@@ -60,3 +60,19 @@ def test_a_run_and_a_model_are_evaluated_on_the_private_half(run_dir, tmp_path, 
     arguments = [*TASK, *cache, "--repeats", "2", "--output", str(output)]
     assert main(["evaluate", "tiny-coder", *arguments]) == 0
     assert 0 <= json.loads(output.read_text())["score"] <= 1
+
+
+def test_a_world_model_that_knows_nothing_leaves_no_trace_in_the_weights(tmp_path):
+    """Where it has to show first that it sees, training with it is training with the anchors alone."""
+    cache = ["--execution-cache", str(tmp_path / "executions.sqlite"), "--steps", "3"]
+    ways = {
+        "alone": ["--reward-source", "anchors_alone"],
+        "noise": ["--world-model", "noise", "--presume-blind", "true"],
+        "trusted": ["--world-model", "noise"],
+    }
+    learned = {}
+    for name, way in ways.items():
+        run = ["--run-dir", str(tmp_path / name), "--group-size", "4"]
+        assert main(["train", *SMALL, *cache, *way, *run]) == 0
+        learned[name] = (tmp_path / name / "checkpoints/step-3/policy/model.safetensors").read_bytes()
+    assert learned["noise"] == learned["alone"] != learned["trusted"]
