@@ -103,16 +103,20 @@ def test_one_that_learns_sees_more_and_more(tmp_path):
     assert not metrics[-1]["blind"]
 
 
-def test_one_that_learns_goes_on_where_it_was(tmp_path):
+@pytest.mark.parametrize("settings", [{}, {"presume_blind": True, "learning_rate": 0.001}])
+def test_one_that_learns_goes_on_where_it_was(tmp_path, settings):
     runs = {}
-    for name, stops in (("whole", [24]), ("halves", [9, 24])):
+    for name, stops in (("whole", [24]), ("parts", [3, 9, 17, 24])):
         for steps in stops:
-            train(tmp_path / name, world_model="learned", steps=steps)
+            train(tmp_path / name, world_model="learned", steps=steps, **settings)
         runs[name] = [
             {key: value for key, value in step.items() if not key.startswith("seconds_")}
             for step in read_metrics(tmp_path / name)
         ]
-    assert runs["whole"] == runs["halves"]
+    assert runs["whole"] == runs["parts"]
+    played = [not step["predictions_ignored"] for step in runs["whole"]]
+    assert any(played)
+    assert all(played) == (settings == {})
 
 
 @pytest.mark.parametrize("name", ["learned", "noise", "constant"])
