@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from wmrl_agents.grpo.metrics import corrections
 from wmrl_agents.runs import read_metrics
 
 RISE = 0.10
@@ -42,7 +43,7 @@ def check_run(run_dir: Path) -> list[Check]:
     rise_of_valid = after["valid_score"] - before["valid_score"]
     would_use = sum(step["executions_real_would_use"] for step in metrics)
     executed = sum(step["executions"] for step in metrics) / would_use
-    corrected = sum(step["fitted"] and step["rho"] != 1 for step in metrics) / len(metrics)
+    corrected = corrections(metrics)["both"] / len(metrics)
     return [
         Check(f"the percentile rises by at least {RISE}", rise, rise >= RISE),
         Check(f"that of valid scripts by {RISE_OF_VALID}", rise_of_valid, rise_of_valid >= RISE_OF_VALID),

@@ -39,10 +39,11 @@ CONTROL = "anchors-alone"
 # An evaluation of 8 runs a task carries noise of about 0.08, one of 32 half of that.
 REPEATS = 32
 
-Scores = dict[str, dict[int, dict[str, float]]]
+Numbers = Mapping[str, float | None]
+Scores = dict[str, dict[int, Numbers]]
 
 
-def command(folder: Path, arm: str, seed: int, options: Sequence[str]) -> list[str]:
+def command(folder: Path, arm: str, seed: int) -> list[str]:
     """The `wmrl train` of one run, from the start or from where it stands."""
     run = folder / f"{arm}-{seed}"
     if is_run(run):
@@ -55,7 +56,7 @@ def command(folder: Path, arm: str, seed: int, options: Sequence[str]) -> list[s
         "execution-cache": str(folder / "executions.sqlite"),
         "run-dir": str(run),
     }
-    return ["train", *(word for name, value in settings.items() for word in (f"--{name}", value)), *options]
+    return ["train", *(word for name, value in settings.items() for word in (f"--{name}", value))]
 
 
 def evaluation(folder: Path, arm: str, seed: int, when: str) -> Path:
@@ -69,25 +70,35 @@ def scores(folder: Path) -> Scores:
     for arm in ARMS:
         for path in sorted(folder.glob(f"{arm}-[0-9]*")):
             seed = int(path.name.removeprefix(f"{arm}-"))
-            for name, when in (("before", "before"), (arm, "after")):
-                file = evaluation(folder, arm, seed, when)
-                if file.is_file():
-                    found.setdefault(name, {})[seed] = numbers(json.loads(file.read_text(encoding="utf-8")))
+            if evaluation(folder, arm, seed, "after").is_file():
+                for name, when in (("before", "before"), (arm, "after")):
+                    measured = json.loads(evaluation(folder, arm, seed, when).read_text(encoding="utf-8"))
+                    found.setdefault(name, {})[seed] = numbers(measured)
     return found
 
 
-def numbers(measured: Mapping[str, Any]) -> dict[str, float]:
-    """Score, share of programs that fail, and the score of the others."""
+def numbers(measured: Mapping[str, Any]) -> Numbers:
+    """Score, share of programs that fail, and the score of the others; None where there is none."""
+    valid = measured["valid_rate"]
     return {
         "score": measured["score"],
-        "failing": 1 - measured["valid_rate"],
+        "failing": None if valid is None else 1 - valid,
         "valid_score": measured["valid_score"],
     }
 
 
-def difference(arm: Mapping[int, Mapping[str, float]], control: Mapping[int, Mapping[str, float]]) -> Any:
-    """Mean paired difference of scores with its 95 % interval; None with fewer than two common seeds."""
-    gains = np.array([arm[seed]["score"] - control[seed]["score"] for seed in sorted(arm) if seed in control])
+def mean(runs: Mapping[int, Numbers], name: str) -> float:
+    """Mean of one number over the runs that have it; NaN if none has."""
+    known = [run[name] for run in runs.values() if run[name] is not None]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def difference(
+    arm: Mapping[int, Numbers], control: Mapping[int, Numbers]
+) -> tuple[list[float], float, float, float] | None:
+    """Paired differences of scores, their mean and its 95 % interval; None with fewer than two pairs."""
+    pairs = [(arm[seed]["score"], control[seed]["score"]) for seed in sorted(arm) if seed in control]
+    gains = np.array([ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None])
     if gains.size < 2:
         return None
     half = stats.t.ppf(0.975, gains.size - 1) * stats.sem(gains)
@@ -98,9 +109,8 @@ def tables(found: Scores) -> str:
     """Both tables in Markdown."""
     lines = ["| rewards | seeds | score | failing | valid ones |", "| --- | ---: | ---: | ---: | ---: |"]
     for arm, runs in found.items():
-        mean = {name: np.mean([run[name] for run in runs.values()]) for name in next(iter(runs.values()))}
-        failing = f"{100 * mean['failing']:.0f} %"
-        lines.append(f"| {arm} | {len(runs)} | {mean['score']:.3f} | {failing} | {mean['valid_score']:.3f} |")
+        score, failing, valid = (mean(runs, name) for name in ("score", "failing", "valid_score"))
+        lines.append(f"| {arm} | {len(runs)} | {score:.3f} | {100 * failing:.0f} % | {valid:.3f} |")
     lines += ["", f"| against {CONTROL} | each seed | mean | 95 % interval |", "| --- | --- | ---: | --- |"]
     for arm, runs in found.items():
         compared = difference(runs, found.get(CONTROL, {})) if arm not in ("before", CONTROL) else None
@@ -113,11 +123,11 @@ def tables(found: Scores) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what is not done yet and print what came of it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
     parser.add_argument("folder", metavar="DIR", type=Path, help="where runs are kept")
     parser.add_argument("--arms", default=",".join(ARMS), help="which arms, with commas between them")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0 (default 3)")
-    options, further = parser.parse_known_args(arguments)
+    options = parser.parse_args(arguments)
     arms = options.arms.split(",")
     unknown = [arm for arm in arms if arm not in ARMS]
     if unknown:
@@ -127,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed in range(options.seeds):
         for arm in arms:
             if not evaluation(folder, arm, seed, "after").is_file():
-                words = command(folder, arm, seed, further)
+                words = command(folder, arm, seed)
                 print("wmrl " + " ".join(words), flush=True)
                 subprocess.run([sys.executable, "-m", "wmrl_agents.cli", *words], check=True)
     found = scores(folder)

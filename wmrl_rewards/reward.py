@@ -58,7 +58,8 @@ class WorldModelReward:
             the anchors show no signal of the world model inside groups; see `BlindnessTest`.
         presume_blind: Whether they count only from when the anchors have shown that signal, instead of until
             they have shown that there is none. It takes a few anchor groups, and a world model that knows
-            nothing then changes nothing. No effect without ``ignore_blind``.
+            nothing then changes nothing. Groups of one member, such as episodes without a group, never show
+            any. No effect without ``ignore_blind``.
 
     Attributes:
         stream: The way in for callers that see one trajectory at a time, such as the wrapper.
@@ -223,16 +224,18 @@ class WorldModelReward:
     def statistics(self) -> dict[str, float | int | bool | None]:
         """Numbers for the log.
 
-        ``eta2`` near or above 1 and ``blind`` are the alarms: no signal inside groups; ``signal_z`` is what
-        `BlindnessTest` makes of it, and ``predictions_ignored`` whether predicted groups do not count for it.
-        ``flattened_groups`` is the share of the last step's groups whose different predictions the map made
-        all equal, ``bias`` the mean of calibrated minus real over the last step's anchors.
+        ``eta2`` near or above 1 and ``blind`` are the alarms: no signal inside groups; ``signal_z`` and
+        ``signal_chance`` are what `BlindnessTest` makes of it, and ``predictions_ignored`` is whether
+        predicted groups do not count for it. ``flattened_groups`` is the share of the last step's groups
+        whose different predictions the map made all equal, ``bias`` the mean of calibrated minus real over
+        its anchors.
         """
         return {
             "rho": self.rho,
             "eta2": self.weight.eta2,
             "eta2_cal": self.weight.eta2_cal,
             "signal_z": self.blindness.z,
+            "signal_chance": self.blindness.chance,
             "blind": self.blindness.blind,
             "predictions_ignored": self.ignores_predictions,
             "pairs": len(self.pool),

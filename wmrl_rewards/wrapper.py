@@ -25,8 +25,8 @@ class WorldModelRewardWrapper(gym.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     - ``source``: ``"real"`` or ``"world_model"``, who gives the score;
     - ``predicted``, ``calibrated``, ``real``: the scores, on the terminal row;
-    - ``weight``: the group's weight in the fusion, ρ on anchors and 1 elsewhere (0 while the world model
-      is blind), on the terminal row;
+    - ``weight``: the group's weight in the fusion, ρ on anchors and 1 elsewhere (0 while predictions
+      are ignored: the world model is blind, or has not shown that it sees), on the terminal row;
     - ``group``: what ``reset(options={"group": id})`` said;
     - ``anchor``: whether the group is an anchor;
     - ``error``: why a score is missing.

@@ -22,9 +22,12 @@ def step_line(metrics: Mapping[str, Any], saved: int) -> str:
         saved: Executions that the run has saved so far.
     """
     map_state = "fitted" if metrics["fitted"] else "identity"
+    correction = f"rho {metrics['rho']:.2f}  map {map_state}"
+    if metrics.get("predictions_ignored"):
+        correction = "anchors alone"
     return (
         f"score {_number(metrics['score'])}  real {_number(metrics['score_real'])}  "
-        f"rho {metrics['rho']:.2f}  map {map_state}  executions saved {saved}"
+        f"{correction}  executions saved {saved}"
     )
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wmrl_agents.grpo.config import GRPOConfig
-from wmrl_agents.grpo.metrics import blindness, machine_failures
+from wmrl_agents.grpo.metrics import blindness, corrections, machine_failures
 from wmrl_agents.grpo.phases import time_by_phase
 
 __all__ = ["print_evaluation", "print_summary"]
@@ -72,15 +72,13 @@ def print_summary(
     repeated = sum(step["executions_repeated"] for step in metrics)
     share = f" ({used / would_use:.1%})" if would_use else ""
     steps = len(metrics)
-    mapped = sum(bool(step["fitted"]) for step in metrics)
-    weighted = sum(step["rho"] != 1 for step in metrics)
-    both = sum(bool(step["fitted"]) and step["rho"] != 1 for step in metrics)
+    corrected = corrections(metrics)
     lines = (
         f"executions in training: {used} of the {would_use} that real-execution GRPO would have used{share}; "
         f"{repeated} of them repeated an earlier program",
-        f"steps with a fitted map: {mapped} of {steps}; with rho other than 1: {weighted} of {steps}; "
-        f"with both: {both} of {steps}; the map is fitted from {config.min_pairs} pairs on, and again every "
-        f"{config.refit_every} (the paper: 200 and 64)",
+        f"steps with a fitted map: {corrected['mapped']} of {steps}; with rho other than 1: "
+        f"{corrected['weighted']} of {steps}; with both: {corrected['both']} of {steps}; the map is fitted "
+        f"from {config.min_pairs} pairs on, and again every {config.refit_every} (the paper: 200 and 64)",
     )
     for line in lines:
         _print(console, line)

@@ -30,6 +30,7 @@ def test_a_good_run_passes(tmp_path):
         ((0.375, 0.625, [{**STEP, "executions": 16}]), 2),
         ((0.375, 0.625, [EARLY, EARLY, STEP]), 3),
         ((0.375, 0.625, [EARLY, {**STEP, "rho": 1.0}]), 3),
+        ((0.375, 0.625, [EARLY, {**STEP, "predictions_ignored": True}]), 3),
     ],
 )
 def test_each_shortfall_is_seen(tmp_path, run, failing):

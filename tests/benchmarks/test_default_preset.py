@@ -55,13 +55,23 @@ def test_the_tables_show_means_and_differences(tmp_path):
     ]
 
 
+def test_what_an_evaluation_could_not_say_is_left_out_of_the_mean(tmp_path):
+    for seed, valid in {0: 0.5, 1: None}.items():
+        write_run(tmp_path, "noise", seed, 0.25, valid_rate=valid)
+    (tmp_path / "noise-2").mkdir()  # under way
+    (tmp_path / "noise-2/evaluation-before.json").write_text("{}")
+    found = default_preset.scores(tmp_path)
+    assert list(found["noise"]) == [0, 1]
+    assert "| noise | 2 | 0.250 | 50 % | 0.750 |" in default_preset.tables(found)
+
+
 def test_a_run_is_begun_or_gone_on_with(tmp_path):
-    words = default_preset.command(tmp_path, "noise", 3, ["--steps", "2"])
+    words = default_preset.command(tmp_path, "noise", 3)
     assert words[:7] == ["train", "--preset", "default", "--world-model", "noise", "--seed", "3"]
-    assert words[-4:] == ["--run-dir", str(tmp_path / "noise-3"), "--steps", "2"]
+    assert words[-2:] == ["--run-dir", str(tmp_path / "noise-3")]
     (tmp_path / "noise-3").mkdir()
     save_config(GRPOConfig(), tmp_path / "noise-3/config.yaml")
-    assert default_preset.command(tmp_path, "noise", 3, []) == [
+    assert default_preset.command(tmp_path, "noise", 3) == [
         "train",
         "--resume",
         str(tmp_path / "noise-3"),

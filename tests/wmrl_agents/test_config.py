@@ -83,6 +83,7 @@ def test_every_field_has_a_sentence_for_the_help():
         ({"step_deadline_s": 0}, "above 0"),
         ({"on_infrastructure": "panic"}, "continue, stop"),
         ({"max_anchor_weight": 0.5}, "at least 1"),
+        ({"presume_blind": True, "anchor_window": 2}, "2 groups of 8 may never show"),
         ({"reward_source": "oracle"}, "real, world_model, mixture, wmrl, anchors_alone"),
         ({"debias": "perhaps"}, "true or false"),
         ({"competitions": []}, "names nothing"),

@@ -20,16 +20,52 @@ def observed(groups, **options):
     return test
 
 
-def test_z_is_the_agreement_over_its_spread_among_all_pairings():
-    groups = [([0.1, 0.5, 0.2, 0.9], [0.0, 0.4, 0.4, 0.8]), ([0.3, 0.1, 0.9], [1.0, 0.2, 0.5])]
-    seen = variance = 0.0
+GROUPS = [
+    ([0.1, 0.5, 0.2, 0.9], [0.0, 0.4, 0.4, 0.8]),
+    ([0.3, 0.1, 0.9], [1.0, 0.2, 0.5]),
+    ([0.3, 0.1], [0.2, 0.9]),
+]
+MIRRORED = [(predicted, [1 - score for score in real]) for predicted, real in GROUPS]
+
+
+@pytest.mark.parametrize("groups", [GROUPS[:1], GROUPS, MIRRORED])
+def test_agreement_is_judged_by_its_moments_among_all_pairings(groups):
+    seen = variance = third = 0.0
     for predicted, real in groups:
         deviations = np.array(real) - np.mean(real)
         pairings = [np.dot(order, deviations) for order in itertools.permutations(predicted)]
         assert np.mean(pairings) == pytest.approx(0, abs=1e-12)
         seen += np.dot(predicted, deviations)
         variance += np.var(pairings)
-    assert observed(groups).z == pytest.approx(seen / variance**0.5)
+        third += np.mean(np.power(pairings, 3))
+    test, z = observed(groups), seen / variance**0.5
+    assert test.z == pytest.approx(z)
+    assert test.chance == pytest.approx(stats.pearson3.sf(z, third / variance**1.5))
+
+
+def test_without_skewness_the_agreement_is_normal():
+    test = observed([([0.1, 0.9], [0.3, 0.8])] * 5)
+    assert test.chance == pytest.approx(stats.norm.sf(5**0.5))
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_the_level_holds_where_hardly_any_member_succeeds(size):
+    """One lucky guess in a group has z = (size - 1) ** 0.5, and comes once in ``size`` groups."""
+    rng, runs = np.random.default_rng(4), 500
+    one = np.eye(size)[0]
+    shown = passed = lucky = 0
+    for _ in range(runs):
+        test, zs = BlindnessTest(), []
+        for k in range(64):
+            test.observe(rng.permutation(one), one)
+            zs.append(test.z)
+            passed += k == 7 and not test.blind
+            shown += test.shown
+            if test.shown:
+                break
+        lucky += max(zs) >= 3
+    assert max(passed, shown) < stats.binom.ppf(0.999, runs, 0.01)
+    assert lucky > 0.02 * runs  # as many as would pass if z were taken for normal
 
 
 def test_a_guessing_world_model_is_found_blind_and_a_noisy_one_that_sees_is_not():
@@ -79,14 +115,15 @@ def test_it_is_shown_to_see_at_3_and_until_it_falls_below_2_33():
 
 
 def test_a_guessing_world_model_is_seldom_shown_to_see_however_often_one_looks():
-    rng = np.random.default_rng(2)
-    runs = 1000
-
-    def ever_shown():
+    rng, runs, shown = np.random.default_rng(2), 500, 0
+    for _ in range(runs):
         test = BlindnessTest()
-        return any(test.observe(rng.random(6), rng.random(6) ** 3) or test.shown for _ in range(64))
-
-    assert sum(ever_shown() for _ in range(runs)) < stats.binom.ppf(0.999, runs, 0.01)
+        for predicted, real in zip(rng.random((64, 6)), rng.random((64, 6)) ** 3, strict=True):
+            test.observe(predicted, real)
+            if test.shown:
+                shown += 1
+                break
+    assert shown < stats.binom.ppf(0.999, runs, 0.01)
 
 
 def test_groups_without_differences_in_the_truth_and_missing_members_do_not_count():
@@ -119,7 +156,7 @@ def test_it_forgets():
         test = observed([(predicted, [0.2, 0.4, 0.8])] * 8)
         assert test.blind != test.shown
         test.forget()
-        assert (test.z, test.blind, test.shown) == (None, False, False)
+        assert (test.z, test.chance, test.blind, test.shown) == (None, None, False, False)
 
 
 def test_bad_arguments_are_refused():

@@ -26,6 +26,7 @@ from wmrl_agents.grpo.values import coerced
 from wmrl_envs.errors import ConfigError
 from wmrl_envs.libero.views import Camera
 from wmrl_envs.sandbox.choose import SandboxName, check_choice
+from wmrl_rewards.blindness import check_evidence
 
 __all__ = ["GRPOConfig", "field_docs", "load_preset", "load_settings", "preset_names", "save_config"]
 
@@ -260,6 +261,8 @@ class GRPOConfig:
         for name, value in dataclasses.asdict(self).items():
             object.__setattr__(self, name, _checked(name, value))
         check_choice(self.sandbox, self.solution_python, self.solution_image, self.solution_gpus)
+        if self.presume_blind:
+            check_evidence(self.anchor_window, self.group_size)
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> GRPOConfig:

@@ -18,7 +18,7 @@ from wmrl_agents.grpo.updates import Update
 from wmrl_envs.evaluation import Evaluation
 from wmrl_rewards.fusion import all_equal
 
-__all__ = ["blindness", "machine_failures", "step_metrics"]
+__all__ = ["blindness", "corrections", "machine_failures", "step_metrics"]
 
 REASON_CHARS = 300
 
@@ -108,6 +108,16 @@ def machine_failures(metrics: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return dict(total.most_common())
 
 
+def corrections(metrics: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """In how many steps predicted groups were ``mapped``, ``weighted`` against anchors, or ``both``."""
+    counted = [step for step in metrics if not step.get("predictions_ignored")]
+    return {
+        "mapped": sum(bool(step["fitted"]) for step in counted),
+        "weighted": sum(step["rho"] != 1 for step in counted),
+        "both": sum(bool(step["fitted"]) and step["rho"] != 1 for step in counted),
+    }
+
+
 def blindness(metrics: Sequence[Mapping[str, Any]], ignored: bool) -> str | None:
     """What is to be said of steps in which the world model was, or may have been, blind; None if nothing.
 
@@ -120,8 +130,9 @@ def blindness(metrics: Sequence[Mapping[str, Any]], ignored: bool) -> str | None
     of_all = f"of {len(metrics)} steps"
     sentences = []
     if blind:
-        z = blind[-1]["signal_z"]
-        seen = "it tells nothing apart" if z is None else f"z = {z:.1f}, where 2.3 would be a sign"
+        z, chance = blind[-1]["signal_z"], blind[-1].get("signal_chance")
+        seen = "it tells nothing apart" if z is None else f"z = {z:.1f}"
+        seen += "" if chance is None else f", which chance comes to {chance:.0%} of the time"
         effect = "so its groups did not count" if ignored else "and its groups counted all the same"
         sentences.append(
             f"The world model was blind in {len(blind)} {of_all}: on the anchors it did not rank the "
@@ -130,7 +141,7 @@ def blindness(metrics: Sequence[Mapping[str, Any]], ignored: bool) -> str | None
     if unproven:
         sentences.append(
             f"In {len(unproven)} {of_all}, the last of them step {unproven[-1]['step']}, the world model "
-            "played no groups, because the anchors had not shown yet that it is not blind (presume_blind)."
+            "played no groups, because the anchors did not show that it sees (presume_blind)."
         )
     return " ".join(sentences) or None
 

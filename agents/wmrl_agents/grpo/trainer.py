@@ -2,8 +2,8 @@ r"""`GRPOTrainer`: GRPO whose gradient is fused from executed and predicted grou
 
 One step (the paper's Section 3; Algorithm in the words of this project):
 
-1. Draw m tasks and, before anything is generated, the anchor groups among them. Where the anchors so far say
-   that the world model is blind, the others are left out.
+1. Draw m tasks and, before anything is generated, the anchor groups among them. The others are left out where
+   the world model was found blind, or has still to show that it sees.
 2. Roll out n trajectories a group: anchors are executed, the world model plays the others.
 3. Score them. Map and weight, :math:`\hat f_{t-1}` and :math:`\rho_{t-1}`, come from earlier steps only.
 4. :math:`\hat g = \sum a_{k,i} s_{k,i}` with KL and entropy, one step of AdamW at a constant rate.
