@@ -140,7 +140,7 @@ def blindness(metrics: Sequence[Mapping[str, Any]], ignored: bool) -> str | None
         )
     if unproven:
         sentences.append(
-            f"In {len(unproven)} {of_all}, the last of them step {unproven[-1]['step']}, the world model "
+            f"In {len(unproven)} {of_all}, the last of them step {unproven[-1]['step'] + 1}, the world model "
             "played no groups, because the anchors did not show that it sees (presume_blind)."
         )
     return " ".join(sentences) or None
