@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,3 +25,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
     pause = threading.Event()
     while not condition():
         pause.wait(0.01)
+
+
+def cgroups_of(process: int) -> list[str]:
+    """Names of the control groups that sandboxes of a process have made and not removed.
+
+    Not by `rglob`, which stumbles over a group that another run's sandbox removes meanwhile.
+    """
+    names = [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders]
+    return [name for name in names if name.startswith(f"wmrl-{process}-")]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import distributed
 
 from tests.stubs import tiny_language_model
 from tests.wmrl_agents import several_ranks
@@ -111,6 +112,28 @@ def test_where_rank_0_fails_the_others_end_in_order(tmp_path):
     assert "ZeroDivisionError" in done.stderr
     assert "RuntimeError" not in done.stderr
     assert (tmp_path / "ended-1").exists()
+
+
+def test_the_group_is_left_even_where_the_others_are_gone_before_they_are_told(monkeypatch):
+    """Else its threads are there when the process exits, which aborts it."""
+    for name, value in {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    distributed.init_process_group("gloo")
+
+    class Deserted(Ranks):
+        def tell(self, order):
+            raise RuntimeError("Connection closed by peer")
+
+    ranks = Deserted()
+    ranks.size = 2
+    with ranks:
+        assert distributed.is_initialized()
+    assert not distributed.is_initialized()
 
 
 def test_who_is_told_to_end_first_loads_nothing():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.processes import marked, wait_until
+from tests.processes import cgroups_of, marked, wait_until
 from wmrl_envs.sandbox import Job, Limits, Result, SandboxPool
 from wmrl_envs.sandbox.pool import IDLE
 
@@ -264,4 +264,4 @@ def test_an_interrupt_ends_everything_at_once(number, tmp_path):
         check=True,
     )
     assert list(tmp_path.iterdir()) == []
-    assert list(Path("/sys/fs/cgroup").rglob(f"wmrl-{process.pid}-*")) == []
+    assert cgroups_of(process.pid) == []

@@ -13,7 +13,7 @@ import pytest
 
 from tests.attack_table import expected, meant_for, record
 from tests.attacks import ATTACKS, Attack
-from tests.processes import marked
+from tests.processes import cgroups_of, marked
 from wmrl_envs.sandbox import BubblewrapSandbox, Job, Limits, Result, UnsafeSandbox, bubblewrap
 from wmrl_envs.sandbox.guards import WatcherGuards, find_guards
 
@@ -114,7 +114,7 @@ def withstand(sandbox: BubblewrapSandbox, attack: Attack, places, data_dir, temp
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_bubblewrap_withstands(attack, places, data_dir, temporary):
     withstand(BubblewrapSandbox(attack.limits), attack, places, data_dir, temporary)
-    assert list(Path("/sys/fs/cgroup").rglob(f"wmrl-{os.getpid()}-*")) == []
+    assert cgroups_of(os.getpid()) == []
 
 
 @pytest.mark.sandbox
