@@ -109,9 +109,9 @@ class Ranks:
         """Part; rank 0 first tells the others to end, however it came to its own end."""
         if self.size == 1:
             return
-        # One of them may be gone, which is then the error on its way up. Or it has heard that this is the end,
-        # and went faster than the word was sent. The group's threads must end all the same: a process that
-        # exits with them is aborted.
+        # One of them may be gone, which is then the error on its way up. Or it has heard that this is the
+        # end, and went faster than the word was sent. The group's threads must end all the same: a process
+        # that exits with them is aborted.
         with suppress(RuntimeError):
             if self.leads:
                 self.tell(("end",))
