@@ -40,7 +40,7 @@ from wmrl_rewards.fusion import all_equal, members_apart
 __all__ = ["BlindnessTest", "check_evidence"]
 
 _LEVEL = 0.01  # how often a blind world model looks as if it saw, each time that one looks
-_PROOF = 0.00135  # that of three standard deviations; 1 of 100 ever comes to it in 64 looks, one a group
+_PROOF = 0.00135  # that of three standard deviations; about 1 of 100 ever comes to it in 64 looks
 
 
 class BlindnessTest:
@@ -107,12 +107,15 @@ class BlindnessTest:
         return _exceeded(agreement / variance**0.5, third / variance**1.5) if variance else None
 
     @property
+    def judges(self) -> bool:
+        """Whether warm-up is over."""
+        return self._num_informative >= self.warmup_groups
+
+    @property
     def blind(self) -> bool:
         """Whether warm-up is over and there is no significant agreement (one-sided, 1 %)."""
-        if self._num_informative < self.warmup_groups:
-            return False
         chance = self.chance
-        return chance is None or chance > _LEVEL
+        return self.judges and (chance is None or chance > _LEVEL)
 
     def _moments(self) -> tuple[float, float, float]:
         """What was seen, and its second and third moment under blindness (its mean is 0)."""

@@ -185,8 +185,8 @@ class GRPOConfig:
     """While the anchors show no signal of the world model inside groups, it plays none: a step then has its
     anchors alone (only with reward_source wmrl)."""
     presume_blind: bool = False
-    """It plays none until the anchors have shown that signal, which takes a few of them; otherwise until they
-    have shown that there is none (only with ignore_blind)."""
+    """Whether it has to show that signal before it plays any group, which takes a few anchors; without this
+    it plays until the anchors have shown that there is none (only with ignore_blind)."""
     missing: Literal["execute", "drop"] = "execute"
     """A trajectory without a prediction is executed for real, or left out of its group."""
     world_model_context: int = 12288
